@@ -1,0 +1,254 @@
+//! The chain in memory: which segments the log has and how far each of them goes.
+//!
+//! Writer and readers meet here. The writer extends the newest segment and publishes its marks after
+//! the call that earned them has returned, in LSN order only; readers look at a segment up to the
+//! extent that was published and never beyond.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::control::{ControlState, HistoryRow};
+use crate::frame::Salt;
+use crate::lsn::{Lsn, SegmentId};
+use crate::segment::{PlaneCount, PlaneTable, SegmentHeader, SparseIndex};
+use crate::storage::Storage;
+use crate::survey::{Piece, Skip};
+use crate::verdict::Finding;
+
+/// A segment of the chain.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) id: u64,
+    pub(crate) file_id: u64,
+    pub(crate) name: String,
+    pub(crate) salt: Salt,
+    pub(crate) epoch: u64,
+    pub(crate) label: String,
+    pub(crate) base: u64,
+    /// Offset of the first frame behind the link.
+    pub(crate) start: u64,
+    pub(crate) sieved: bool,
+    pub(crate) skips: Vec<Skip>,
+    extent: Mutex<Extent>,
+}
+
+/// How far a segment goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Extent {
+    /// Base - 1 if there is no record.
+    pub(crate) last: u64,
+    /// Offset behind the last frame, before the seal.
+    pub(crate) end: u64,
+    pub(crate) file_bytes: u64,
+    pub(crate) sealed: bool,
+    pub(crate) planes: PlaneTable,
+    /// Empty once the segment is sealed: the seal has it.
+    pub(crate) index: SparseIndex,
+}
+
+impl Segment {
+    /// A segment that the writer begins.
+    pub(crate) fn begin(header: &SegmentHeader, base: u64, start: u64, file_bytes: u64) -> Segment {
+        Segment {
+            id: header.segment_id,
+            file_id: header.file_id,
+            name: SegmentId::new(header.segment_id).map_or_else(String::new, SegmentId::file_name),
+            salt: header.salt(),
+            epoch: header.epoch,
+            label: header.label.clone(),
+            base,
+            start,
+            sieved: false,
+            skips: Vec::new(),
+            extent: Mutex::new(Extent { last: base - 1, end: start, file_bytes, sealed: false, planes: PlaneTable::default(), index: SparseIndex::default() }),
+        }
+    }
+
+    /// A segment that a survey found.
+    pub(crate) fn found(piece: Piece) -> Segment {
+        let index = if piece.sealed { SparseIndex::default() } else { piece.index };
+        Segment {
+            id: piece.id,
+            file_id: piece.file_id,
+            name: piece.name,
+            salt: piece.salt,
+            epoch: piece.header.as_ref().map_or(0, |header| header.epoch),
+            label: piece.header.map_or_else(String::new, |header| header.label),
+            base: piece.base,
+            start: piece.start,
+            sieved: piece.sieve.is_some(),
+            skips: piece.skips,
+            extent: Mutex::new(Extent { last: piece.last, end: piece.end, file_bytes: piece.file_bytes, sealed: piece.sealed, planes: piece.planes, index }),
+        }
+    }
+
+    /// Last LSN and end offset, as published.
+    pub(crate) fn reach(&self) -> (u64, u64) {
+        let extent = self.extent.lock();
+        (extent.last, extent.end)
+    }
+
+    pub(crate) fn with_extent<T>(&self, look: impl FnOnce(&mut Extent) -> T) -> T {
+        look(&mut self.extent.lock())
+    }
+
+    pub(crate) fn info(&self) -> Option<SegmentInfo> {
+        let extent = self.extent.lock();
+        Some(SegmentInfo {
+            id: SegmentId::new(self.id)?,
+            file: self.name.clone(),
+            base: Lsn::new(self.base)?,
+            last: if extent.last < self.base { None } else { Lsn::new(extent.last) },
+            records: extent.planes.records(),
+            end: extent.end,
+            file_bytes: extent.file_bytes,
+            sealed: extent.sealed,
+            sieved: self.sieved,
+            epoch: self.epoch,
+            label: self.label.clone(),
+            planes: extent.planes.rows().to_vec(),
+        })
+    }
+}
+
+/// What is known of a segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentInfo {
+    /// Its id.
+    pub id: SegmentId,
+    /// Its file's name.
+    pub file: String,
+    /// The LSN of its first record, or of the first to come.
+    pub base: Lsn,
+    /// The LSN of its last record; `None` while it has none.
+    pub last: Option<Lsn>,
+    /// Number of its records.
+    pub records: u64,
+    /// Offset behind its last frame, before the seal, in bytes.
+    pub end: u64,
+    /// Length of the file in bytes, room prepared ahead included.
+    pub file_bytes: u64,
+    /// Whether it is finished and has its seal.
+    pub sealed: bool,
+    /// Whether it was rewritten to what is needed of it.
+    pub sieved: bool,
+    /// The open epoch in which it was begun.
+    pub epoch: u64,
+    /// The host's label.
+    pub label: String,
+    /// What it holds of each plane.
+    pub planes: Vec<PlaneCount>,
+}
+
+/// The chain of a log that is open, for writing or for reading only.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    pub(crate) storage: Arc<dyn Storage>,
+    segments: RwLock<Vec<Arc<Segment>>>,
+    written: AtomicU64,
+    durable: AtomicU64,
+    /// The next LSN to be given out, as far as readers care.
+    next: AtomicU64,
+    /// The epoch of this open, or of the last one.
+    pub(crate) epoch: u64,
+    history: Vec<HistoryRow>,
+    /// LSN ranges that `repair` gave up.
+    lost: Vec<(u64, u64)>,
+    /// Findings that a writing open refuses; only a read-only view has any.
+    refusals: Vec<Finding>,
+}
+
+impl Chain {
+    pub(crate) fn new(storage: Arc<dyn Storage>, pieces: Vec<Piece>, next: u64, durable: u64, control: Option<&ControlState>, refusals: Vec<Finding>) -> Chain {
+        let last = pieces.last().map_or(next - 1, |piece| piece.last);
+        Chain {
+            storage,
+            segments: RwLock::new(pieces.into_iter().map(|piece| Arc::new(Segment::found(piece))).collect()),
+            written: AtomicU64::new(last),
+            durable: AtomicU64::new(durable),
+            next: AtomicU64::new(next),
+            epoch: control.map_or(0, |control| control.epoch),
+            history: control.map_or_else(Vec::new, |control| control.history.clone()),
+            lost: control.map_or_else(Vec::new, |control| control.losses.iter().filter(|row| row.first <= row.last).map(|row| (row.first, row.last)).collect()),
+            refusals,
+        }
+    }
+
+    pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
+        self.segments.read().clone()
+    }
+
+    pub(crate) fn push(&self, segment: Arc<Segment>) {
+        self.segments.write().push(segment);
+    }
+
+    /// Replaces the segments from `id` on: recovery copied what of them is kept.
+    pub(crate) fn replace_from(&self, id: u64, segments: impl IntoIterator<Item = Segment>) {
+        let mut all = self.segments.write();
+        all.retain(|segment| segment.id < id);
+        all.extend(segments.into_iter().map(Arc::new));
+    }
+
+    /// The segment behind `id` in the chain's order.
+    pub(crate) fn after(&self, id: u64) -> Option<Arc<Segment>> {
+        let segments = self.segments.read();
+        let behind = segments.partition_point(|segment| segment.id <= id);
+        segments.get(behind).cloned()
+    }
+
+    /// The segment in which `lsn` lies or would lie.
+    pub(crate) fn holding(&self, lsn: u64) -> Option<Arc<Segment>> {
+        let segments = self.segments.read();
+        let behind = segments.partition_point(|segment| segment.base <= lsn);
+        segments.get(behind.checked_sub(1)?).cloned()
+    }
+
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.segments.read().first().map(|segment| segment.base)
+    }
+
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn next(&self) -> u64 {
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// Publishes marks; they never go back.
+    pub(crate) fn publish_written(&self, lsn: u64) {
+        debug_assert!(lsn >= self.written());
+        self.written.store(lsn, Ordering::Release);
+    }
+
+    pub(crate) fn publish_durable(&self, lsn: u64) {
+        debug_assert!(lsn >= self.durable() && lsn <= self.written());
+        self.durable.store(lsn, Ordering::Release);
+    }
+
+    pub(crate) fn publish_next(&self, lsn: u64) {
+        self.next.store(lsn, Ordering::Release);
+    }
+
+    /// What a writing open would refuse where this LSN is due.
+    pub(crate) fn refusal_at(&self, due: u64) -> Option<Finding> {
+        self.refusals.iter().find(|finding| finding.lsn.is_some_and(|lsn| lsn.number() == due)).cloned()
+    }
+
+    /// The open that kept less than a reader of `epoch` had read.
+    pub(crate) fn diverged(&self, epoch: u64, read: u64) -> Option<HistoryRow> {
+        self.history.iter().find(|row| row.epoch > epoch && row.kept < read).copied()
+    }
+
+    /// The lost range that `lsn` lies in.
+    pub(crate) fn lost(&self, lsn: u64) -> Option<(u64, u64)> {
+        self.lost.iter().find(|(first, last)| (*first..=*last).contains(&lsn)).copied()
+    }
+}

@@ -1,0 +1,312 @@
+//! Errors, by operation.
+//!
+//! Each says what was tried, on which file, and what that means for the caller's records. Bytes that
+//! are no record are never an error but an `Option` in a decoder; a log that contradicts itself or a
+//! disk that fails is an error; a bug of ours is an assert.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::lsn::{LogId, Lsn};
+use crate::verdict::Finding;
+
+/// A storage call that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation} {file}: {source}")]
+pub struct StorageError {
+    /// What was tried, as a verb.
+    pub operation: &'static str,
+    /// The file, or the directory.
+    pub file: String,
+    /// What the storage answered.
+    #[source]
+    pub source: io::Error,
+}
+
+impl StorageError {
+    pub(crate) fn new(operation: &'static str, file: impl Into<String>, source: io::Error) -> Self {
+        StorageError { operation, file: file.into(), source }
+    }
+
+    /// Whether it says that there is no room.
+    pub(crate) fn is_full(&self) -> bool {
+        crate::io_util::is_full(&self.source)
+    }
+}
+
+/// An option outside its range, or two that contradict each other.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("option {option} is {value}, but has to be {range}")]
+pub struct OptionError {
+    /// The option's name.
+    pub option: &'static str,
+    /// The value given.
+    pub value: String,
+    /// What is allowed.
+    pub range: String,
+}
+
+/// Why a log was not opened. No byte of it was changed, unless the error is [`OpenError::Storage`] or
+/// [`OpenError::Full`] in the middle of recovery, which the next open begins again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// An option is out of range.
+    #[error(transparent)]
+    Options(#[from] OptionError),
+    /// There is no log, and the options do not allow making one.
+    #[error("{dir}: there is no log here")]
+    Missing {
+        /// The directory.
+        dir: String,
+    },
+    /// There is a log, and the options ask for a new one.
+    #[error("{dir}: there is a log here already")]
+    Exists {
+        /// The directory.
+        dir: String,
+    },
+    /// Another writer has the log open.
+    #[error("{dir}: the log is open for writing{}", holder.map_or_else(String::new, |pid| format!(", by process {pid}")))]
+    Locked {
+        /// The directory.
+        dir: String,
+        /// The process that holds the lock, if it left its id.
+        holder: Option<u32>,
+    },
+    /// It is another log than the options expect.
+    #[error("{dir}: this is log {found}, and {expected} was expected")]
+    WrongLog {
+        /// The directory.
+        dir: String,
+        /// The id that the options name.
+        expected: LogId,
+        /// The id that was found.
+        found: LogId,
+    },
+    /// Something cannot be proved harmless, so nothing was opened for writing. A read-only view opens, and
+    /// `repair` can accept the loss.
+    #[error("{dir}: refused: {finding}")]
+    Refused {
+        /// The directory.
+        dir: String,
+        /// What it is.
+        finding: Box<Finding>,
+    },
+    /// The log ends in a torn tail, and the options say not to cut one.
+    #[error("{dir}: a torn tail, which the options say not to cut: {finding}")]
+    TornTail {
+        /// The directory.
+        dir: String,
+        /// What it is.
+        finding: Box<Finding>,
+    },
+    /// The directory is a backup; `restore` makes a log of it.
+    #[error("{dir}: this is a backup, to be restored and not to be written")]
+    Backup {
+        /// The directory.
+        dir: String,
+    },
+    /// There is no room for what a new log or a new epoch needs.
+    #[error("no room: {0}")]
+    Full(#[source] StorageError),
+    /// The storage failed.
+    #[error(transparent)]
+    Storage(StorageError),
+}
+
+impl From<StorageError> for OpenError {
+    fn from(error: StorageError) -> Self {
+        if error.is_full() { OpenError::Full(error) } else { OpenError::Storage(error) }
+    }
+}
+
+/// What stopped a writer for good: a write or a sync that failed. The outcome of everything after
+/// `durable` is unknown until the log is opened again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Poison {
+    /// What was tried.
+    pub operation: &'static str,
+    /// On which file.
+    pub file: String,
+    /// What the storage answered.
+    pub error: String,
+    /// The durable mark at that moment; what is at or below it is safe.
+    pub durable: Option<Lsn>,
+}
+
+impl std::fmt::Display for Poison {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot {} {}: {}; ", self.operation, self.file, self.error)?;
+        match self.durable {
+            Some(lsn) => write!(f, "the outcome of everything after LSN {lsn} is unknown until the log is opened again"),
+            None => write!(f, "the outcome of everything is unknown until the log is opened again"),
+        }
+    }
+}
+
+/// Why records were not appended, or not as durable as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppendError {
+    /// No room, and no LSN was given: the batch is still the caller's. Try again when there is room; the
+    /// log needs no reopening.
+    #[error("the log is full: {0}")]
+    Full(#[source] Arc<StorageError>),
+    /// The storage could not prepare room; no LSN was given, nothing is lost.
+    #[error(transparent)]
+    Storage(#[from] Arc<StorageError>),
+    /// A write or sync failed, now or before. Records that this call appended may be there or not:
+    /// opening the log again decides.
+    #[error("the log is poisoned: {0}")]
+    Poisoned(Arc<Poison>),
+    /// The log was closed.
+    #[error("the log is closed")]
+    Closed,
+    /// The batch holds no record.
+    #[error("a batch without records cannot be appended")]
+    EmptyBatch,
+    /// The batch is larger than the options allow; no LSN was given.
+    #[error("a batch with {bytes} bytes of payload, and the limit is {limit}")]
+    TooLarge {
+        /// Bytes of payload in the batch.
+        bytes: u64,
+        /// The limit, `record_bytes_max` of the options.
+        limit: u64,
+    },
+    /// A record has plane 0 or kind 0, which are never valid; no LSN was given.
+    #[error("plane {plane} and kind {kind}: zero is never valid")]
+    InvalidTag {
+        /// The plane given.
+        plane: u8,
+        /// The kind given.
+        kind: u8,
+    },
+    /// The LSN was not given out yet, so it cannot be waited for.
+    #[error("LSN {lsn} was not given out yet")]
+    NotYetAppended {
+        /// The LSN asked for.
+        lsn: Lsn,
+    },
+}
+
+/// Why reading stopped. After [`ReadError::Lost`] the reader can go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The log does not check here.
+    #[error("{0}")]
+    Broken(Box<Finding>),
+    /// Records that `repair` gave up. Told once; the next call goes on behind them.
+    #[error("LSN {first} to {last} were lost and given up by repair")]
+    Lost {
+        /// The first LSN lost.
+        first: Lsn,
+        /// The last LSN lost.
+        last: Lsn,
+    },
+    /// Records that a sieve dropped or that were retired in the middle. Told once; the next call
+    /// goes on behind them.
+    #[error("LSN {first} to {last} are not kept any more")]
+    NotKept {
+        /// The first LSN not kept.
+        first: Lsn,
+        /// The last LSN not kept.
+        last: Lsn,
+    },
+    /// The start lies before the first record that is kept.
+    #[error("LSN {wanted} is not kept any more; the log begins with LSN {first}")]
+    Retired {
+        /// The LSN asked for.
+        wanted: Lsn,
+        /// The first one that can be had.
+        first: Lsn,
+    },
+    /// The start lies behind the next record to come.
+    #[error("LSN {wanted} is ahead of the log, whose next is {next}")]
+    Ahead {
+        /// The LSN asked for.
+        wanted: Lsn,
+        /// The next LSN that will be given out.
+        next: Lsn,
+    },
+    /// The cursor has seen records that a power loss took: the log went on differently.
+    #[error("the cursor has read up to LSN {read} in epoch {epoch}, and the open of epoch {later} kept {}", kept.map_or_else(|| "nothing".to_owned(), |kept| format!("only up to LSN {kept}")))]
+    Diverged {
+        /// The last LSN that the cursor has read.
+        read: Lsn,
+        /// The epoch in which it was read.
+        epoch: u64,
+        /// The epoch whose open kept less.
+        later: u64,
+        /// What it kept.
+        kept: Option<Lsn>,
+    },
+    /// The storage failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+/// Why a log was not closed cleanly.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// Records are still staged because there is no room. The handle stays open; make room and close
+    /// again.
+    #[error("LSN {first} to {last} are not written: {source}")]
+    Full {
+        /// The first LSN that is not written.
+        first: Lsn,
+        /// The last LSN that is not written.
+        last: Lsn,
+        /// What the storage answered.
+        source: Arc<StorageError>,
+    },
+    /// A write or sync failed, now or before; no clean close was written.
+    #[error("the log is poisoned: {0}")]
+    Poisoned(Arc<Poison>),
+    /// The clean-close proof could not be written. The records are durable; the next open will scan.
+    #[error("the records are durable, but the clean close was not written: {0}")]
+    Storage(#[from] StorageError),
+}
+
+/// Why a log was not repaired. Nothing was changed, unless it is [`RepairError::Storage`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RepairError {
+    /// There is no log.
+    #[error("{dir}: there is no log here")]
+    Missing {
+        /// The directory.
+        dir: String,
+    },
+    /// A writer has the log open.
+    #[error("{dir}: the log is open for writing{}", holder.map_or_else(String::new, |pid| format!(", by process {pid}")))]
+    Locked {
+        /// The directory.
+        dir: String,
+        /// The process that holds the lock, if it left its id.
+        holder: Option<u32>,
+    },
+    /// A later version wrote this; repairing it would destroy what this version cannot see.
+    #[error("{0}")]
+    Newer(Box<Finding>),
+    /// No segment header checks, so nothing says whose log this is.
+    #[error("{dir}: no control slot and no segment header checks: there is nothing to repair from")]
+    Hopeless {
+        /// The directory.
+        dir: String,
+    },
+    /// More losses than the control file can hold.
+    #[error("{count} losses, and the control file holds {limit}")]
+    TooMany {
+        /// Losses found.
+        count: u64,
+        /// Losses that can be written down.
+        limit: u64,
+    },
+    /// The storage failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}

@@ -1,0 +1,162 @@
+//! Making segment files: ahead of their use, under a temporary name, whole before they get their own.
+//!
+//! A renamed segment has a header that is durable, in a directory that is durable, and is known to
+//! the control file; so a damaged header or a missing file is never the work of a crash.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use crate::control::{BEGUN_ROWS_MAX, BegunRow, ControlFile, FileRow};
+use crate::error::StorageError;
+use crate::io_util::write_full;
+use crate::lsn::SegmentId;
+use crate::options::Options;
+use crate::segment::{HEADER_PAGE_BYTES, LINK_FRAME_BYTES, SegmentHeader};
+use crate::storage::{Access, Allocation, Storage, StorageFile};
+
+/// A segment that is made and not yet used.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) header: SegmentHeader,
+    pub(crate) file: SegmentFile,
+    pub(crate) name: String,
+    /// How far it has real room.
+    pub(crate) room: u64,
+}
+
+/// A segment file that is being written.
+///
+/// It has two handles: one for groups and their syncs, one for making room ahead. A sync tells an
+/// error once per handle, so neither can swallow what the other has to learn.
+#[derive(Debug)]
+pub(crate) struct SegmentFile {
+    file: Box<dyn StorageFile>,
+    room: Box<dyn StorageFile>,
+    name: String,
+    /// Set for ever by the first sync that fails; held while syncing, so that no two syncs of one
+    /// handle overlap and one of them misses the error.
+    failed: Mutex<Option<io::ErrorKind>>,
+    how: Allocation,
+}
+
+impl SegmentFile {
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), StorageError> {
+        write_full(&*self.file, offset, bytes).map_err(|error| StorageError::new("write", &self.name, error))
+    }
+
+    pub(crate) fn sync(&self) -> Result<(), StorageError> {
+        let mut failed = self.failed.lock();
+        let result = match *failed {
+            Some(kind) => Err(io::Error::new(kind, "a sync of this file failed before")),
+            None => self.file.sync(),
+        };
+        result.map_err(|error| {
+            *failed = Some(error.kind());
+            StorageError::new("sync", &self.name, error)
+        })
+    }
+
+    pub(crate) fn cut(&self, length: u64) -> Result<(), StorageError> {
+        self.file.set_len(length).map_err(|error| StorageError::new("cut", &self.name, error))
+    }
+
+    /// Makes room for the bytes `from..to`, durably.
+    pub(crate) fn make_room(&self, from: u64, to: u64) -> Result<Allocation, StorageError> {
+        let how = self.room.allocate(from, to - from, self.how).map_err(|error| StorageError::new("allocate", &self.name, error))?;
+        self.room.sync().map_err(|error| StorageError::new("sync", &self.name, error))?;
+        Ok(how)
+    }
+}
+
+/// Draws a file id that is not zero.
+pub(crate) fn draw_id(storage: &dyn Storage) -> Result<u64, StorageError> {
+    loop {
+        let mut bytes = [0; 8];
+        storage.random(&mut bytes).map_err(|error| StorageError::new("draw random bytes for", storage.describe(), error))?;
+        let id = u64::from_le_bytes(bytes);
+        if id != 0 {
+            return Ok(id);
+        }
+    }
+}
+
+/// Draws a log id that is not zero.
+pub(crate) fn draw_log_id(storage: &dyn Storage) -> Result<[u8; 16], StorageError> {
+    loop {
+        let mut bytes = [0; 16];
+        storage.random(&mut bytes).map_err(|error| StorageError::new("draw random bytes for", storage.describe(), error))?;
+        if bytes != [0; 16] {
+            return Ok(bytes);
+        }
+    }
+}
+
+/// A header for the next segment; takes its id out of the control state.
+pub(crate) fn draw_header(storage: &dyn Storage, control: &mut ControlFile, options: &Options, capacity: u64) -> Result<SegmentHeader, StorageError> {
+    let file_id = draw_id(storage)?;
+    let segment_id = control.state.next_segment_id;
+    control.state.next_segment_id += 1;
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    Ok(SegmentHeader {
+        log_id: control.state.log_id,
+        segment_id,
+        file_id,
+        epoch: control.state.epoch,
+        capacity,
+        created_ns: u64::try_from(created).unwrap_or(0),
+        reused: false,
+        label: options.label.clone(),
+    })
+}
+
+/// Creates the temporary file of a segment with its header page.
+pub(crate) fn create_temporary(storage: &dyn Storage, header: &SegmentHeader) -> Result<(Box<dyn StorageFile>, String, String), StorageError> {
+    let name = SegmentId::new(header.segment_id).map_or_else(String::new, SegmentId::file_name);
+    let temporary = format!("{name}.tmp");
+    let file = storage.create(&temporary).map_err(|error| StorageError::new("create", &temporary, error))?;
+    let written = write_full(&*file, 0, &header.encode()).map_err(|error| StorageError::new("write", &temporary, error));
+    if let Err(error) = written {
+        discard(storage, &temporary);
+        return Err(error);
+    }
+    Ok((file, name, temporary))
+}
+
+/// Removes a file that nothing depends on; if that fails, the next open removes it.
+pub(crate) fn discard(storage: &dyn Storage, name: &str) {
+    let _ = storage.remove(name);
+}
+
+/// Gives a whole and synced temporary file its name, durably.
+pub(crate) fn give_name(storage: &dyn Storage, temporary: &str, name: &str) -> Result<(), StorageError> {
+    storage.rename(temporary, name).map_err(|error| StorageError::new("rename", temporary, error))?;
+    storage.sync_dir().map_err(|error| StorageError::new("sync", storage.describe(), error))
+}
+
+/// Prepares a segment of `capacity` bytes, with room for the first `room` of them (at least for header and link), and makes it
+/// known. An error that is not "full" leaves the control file's state in doubt.
+pub(crate) fn prepare(storage: &Arc<dyn Storage>, control: &Mutex<ControlFile>, options: &Options, capacity: u64, room: u64, durable: u64) -> Result<Prepared, StorageError> {
+    let mut control = control.lock();
+    let header = draw_header(&**storage, &mut control, options, capacity)?;
+    let (file, name, temporary) = create_temporary(&**storage, &header)?;
+    let made_room = room.clamp(HEADER_PAGE_BYTES + LINK_FRAME_BYTES, capacity);
+    let made = file
+        .allocate(HEADER_PAGE_BYTES, made_room - HEADER_PAGE_BYTES, options.preparation)
+        .map_err(|error| StorageError::new("allocate", &temporary, error))
+        .and_then(|how| file.sync().map(|()| how).map_err(|error| StorageError::new("sync", &temporary, error)));
+    let how = made.inspect_err(|_| discard(&**storage, &temporary))?;
+    give_name(&**storage, &temporary, &name)?;
+    let row = FileRow { segment_id: header.segment_id, file_id: header.file_id };
+    control.state.begun.push(BegunRow { file: row, must_exist: true });
+    let surplus = control.state.begun.len().saturating_sub(BEGUN_ROWS_MAX / 8);
+    control.state.begun.drain(..surplus);
+    control.state.durable = control.state.durable.max(durable);
+    control.write_both().map_err(|error| StorageError::new("write", crate::control::CONTROL_NAME, error))?;
+    let asked = if how == Allocation::Sparse { Allocation::Reserve } else { options.preparation };
+    let room = storage.open(&name, Access::ReadWrite).map_err(|error| StorageError::new("open", &name, error))?;
+    let file = SegmentFile { file, room, name: name.clone(), failed: Mutex::new(None), how: asked };
+    Ok(Prepared { header, file, name, room: made_room })
+}

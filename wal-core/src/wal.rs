@@ -1,0 +1,226 @@
+//! The handle of a log that is open for writing.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::batch::Batch;
+use crate::chain::SegmentInfo;
+use crate::error::{AppendError, CloseError, OpenError, Poison, ReadError, StorageError};
+use crate::gate::{Gate, Receipt};
+use crate::lsn::{LogId, Lsn};
+use crate::open::open;
+use crate::options::{Create, Durability, Options};
+use crate::reader::{Cursor, Position, Reader, seek};
+use crate::report::RecoveryReport;
+use crate::storage::{FsStorage, Storage};
+
+/// A log, open for writing. Cheap to clone and to share; all methods take `&self`.
+///
+/// Dropping the last clone writes what is staged, but syncs nothing and is no clean close; call
+/// [`close`](Wal::close) for that.
+///
+/// ```
+/// use planewal_core::{Lsn, Options, Wal};
+/// # let dir = tempfile::tempdir()?;
+/// let wal = Wal::open(dir.path().join("log"), Options::default())?;
+/// let lsn = wal.append(0x80, 1, b"hello")?; // durable when it returns
+/// assert_eq!(wal.durable(), Some(lsn));
+/// let mut reader = wal.read(Lsn::FIRST)?;
+/// while let Some(record) = reader.next()? {
+///     assert_eq!(record.payload, b"hello");
+/// }
+/// wal.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Wal {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    gate: Arc<Gate>,
+    recovery: RecoveryReport,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.gate.abandon();
+    }
+}
+
+impl Wal {
+    /// Opens the log in a directory, recovering it if it was not closed.
+    ///
+    /// One process writes at a time. The directory is made with mode 0700 if the options allow, its
+    /// files with 0600.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; a refusal has changed no byte.
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Wal, OpenError> {
+        options.check()?;
+        let storage = FsStorage::new(dir.as_ref());
+        if options.create == Create::Never {
+            if !dir.as_ref().is_dir() {
+                return Err(OpenError::Missing { dir: storage.describe() });
+            }
+        } else {
+            storage.make_dir().map_err(|error| StorageError::new("create", storage.describe(), error))?;
+        }
+        Wal::open_on(Arc::new(storage), options)
+    }
+
+    /// Opens the log on a storage.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_on(storage: Arc<dyn Storage>, options: Options) -> Result<Wal, OpenError> {
+        let (gate, recovery) = open(storage, options)?;
+        Ok(Wal { handle: Arc::new(Handle { gate, recovery }) })
+    }
+
+    fn gate(&self) -> &Arc<Gate> {
+        &self.handle.gate
+    }
+
+    /// What opening found and did.
+    #[must_use]
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.handle.recovery
+    }
+
+    /// The log's id.
+    #[must_use]
+    pub fn log_id(&self) -> Option<LogId> {
+        LogId::new(self.gate().log_id())
+    }
+
+    /// Appends one record and waits until it is as durable as the options say.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn append(&self, plane: u8, kind: u8, payload: &[u8]) -> Result<Lsn, AppendError> {
+        let mut batch = Batch::new();
+        batch.push(plane, kind, payload)?;
+        self.commit(&mut batch).map(|receipt| receipt.last)
+    }
+
+    /// Appends a batch, whole or not at all, and waits until it is as durable as the options say. The batch is empty
+    /// afterwards.
+    ///
+    /// # Errors
+    /// After [`AppendError::Full`], [`AppendError::TooLarge`] and [`AppendError::Storage`] the batch is as it was and has no LSN. After
+    /// [`AppendError::Poisoned`] its outcome is unknown until the log is opened again.
+    pub fn commit(&self, batch: &mut Batch) -> Result<Receipt, AppendError> {
+        self.commit_as(batch, self.gate().options.durability)
+    }
+
+    /// Appends a batch and waits until it is as durable as asked.
+    ///
+    /// # Errors
+    /// As [`Wal::commit`].
+    pub fn commit_as(&self, batch: &mut Batch, durability: Durability) -> Result<Receipt, AppendError> {
+        self.gate().commit(batch, durability)
+    }
+
+    /// Waits until everything appended so far is durable.
+    ///
+    /// # Errors
+    /// [`AppendError::Poisoned`], [`AppendError::Closed`], or [`AppendError::Full`] while the copy of an unproved tail finds no room.
+    pub fn sync(&self) -> Result<(), AppendError> {
+        self.gate().sync()
+    }
+
+    /// Waits until a record, and so every record before it, survives a loss of power.
+    ///
+    /// # Errors
+    /// As [`Wal::sync`], and [`AppendError::NotYetAppended`].
+    pub fn wait_durable(&self, lsn: Lsn) -> Result<(), AppendError> {
+        self.gate().wait(lsn, Durability::Synced)
+    }
+
+    /// Waits until a record, and so every record before it, survives the death of the process.
+    ///
+    /// # Errors
+    /// As [`Wal::wait_durable`].
+    pub fn wait_written(&self, lsn: Lsn) -> Result<(), AppendError> {
+        self.gate().wait(lsn, Durability::Written)
+    }
+
+    /// The last LSN given out; `None` before the first.
+    #[must_use]
+    pub fn last(&self) -> Option<Lsn> {
+        Lsn::new(self.next().number() - 1)
+    }
+
+    /// The next LSN to be given out.
+    #[must_use]
+    pub fn next(&self) -> Lsn {
+        Lsn::new(self.gate().chain.next()).unwrap_or(Lsn::FIRST)
+    }
+
+    /// Everything up to here survives the death of the process.
+    #[must_use]
+    pub fn written(&self) -> Option<Lsn> {
+        Lsn::new(self.gate().chain.written())
+    }
+
+    /// Everything up to here survives a loss of power.
+    #[must_use]
+    pub fn durable(&self) -> Option<Lsn> {
+        Lsn::new(self.gate().chain.durable())
+    }
+
+    /// What poisoned the log, if anything did.
+    #[must_use]
+    pub fn poisoned(&self) -> Option<Arc<Poison>> {
+        self.gate().poisoned()
+    }
+
+    /// Reads from an LSN on, up to what is written, and further as more is written.
+    ///
+    /// # Errors
+    /// [`ReadError::Retired`] below the first LSN kept, [`ReadError::Ahead`] above the next one.
+    pub fn read(&self, from: Lsn) -> Result<Reader, ReadError> {
+        Reader::new(Arc::clone(&self.gate().chain), from, false)
+    }
+
+    /// Reads from where another reader stood.
+    ///
+    /// # Errors
+    /// As [`Wal::read`], and [`ReadError::Diverged`].
+    pub fn read_from(&self, cursor: &Cursor) -> Result<Reader, ReadError> {
+        Reader::resume(Arc::clone(&self.gate().chain), cursor, false)
+    }
+
+    /// Where the record with this LSN lies. In a segment of up to 64 MiB this reads less than 64 KiB.
+    ///
+    /// # Errors
+    /// [`ReadError::Ahead`] if it is not written, [`ReadError::Retired`] or [`ReadError::Lost`] if it is gone.
+    pub fn seek(&self, lsn: Lsn) -> Result<Position, ReadError> {
+        seek(&self.gate().chain, lsn)
+    }
+
+    /// The segments, oldest first.
+    #[must_use]
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        self.gate().chain.segments().iter().filter_map(|segment| segment.info()).collect()
+    }
+
+    /// Ends the current segment, writing what is staged: the next group begins a new one.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn rotate(&self) -> Result<(), AppendError> {
+        self.gate().rotate()
+    }
+
+    /// Makes everything durable, seals the newest segment and writes the clean-close proof. Closes the log
+    /// for every clone; closing again does nothing.
+    ///
+    /// # Errors
+    /// See [`CloseError`]; after [`CloseError::Full`] the handle stays open.
+    pub fn close(&self) -> Result<(), CloseError> {
+        self.gate().close()
+    }
+}

@@ -1,0 +1,1 @@
+//! The policy of planewal: what may be forgotten.
