@@ -57,9 +57,14 @@ impl Batch {
         }
         let bytes = len64(payload.len());
         let fits = bytes <= PAYLOAD_BYTES_MAX && self.records < u32::MAX;
-        let payload_bytes = u32::try_from(bytes).ok().filter(|&bytes| fits && len64(self.body.len()) + record_bytes(bytes) <= BODY_BYTES_MAX);
+        let payload_bytes = u32::try_from(bytes)
+            .ok()
+            .filter(|&bytes| fits && len64(self.body.len()) + record_bytes(bytes) <= BODY_BYTES_MAX);
         let Some(payload_bytes) = payload_bytes else {
-            return Err(AppendError::TooLarge { bytes: self.payload_bytes + bytes, limit: PAYLOAD_BYTES_MAX });
+            return Err(AppendError::TooLarge {
+                bytes: self.payload_bytes + bytes,
+                limit: PAYLOAD_BYTES_MAX,
+            });
         };
         self.last_length_at = put_record(&mut self.body, plane, kind, payload, payload_bytes);
         self.records += 1;
@@ -143,7 +148,11 @@ mod tests {
         assert!(records_check(&group, 6, false));
         let mut planes = PlaneTable::default();
         batch.count_in(&mut planes, 10);
-        let rows: Vec<_> = planes.rows().iter().map(|row| (row.plane, row.records, row.first.number(), row.last.number())).collect();
+        let rows: Vec<_> = planes
+            .rows()
+            .iter()
+            .map(|row| (row.plane, row.records, row.first.number(), row.last.number()))
+            .collect();
         assert_eq!(rows, [(0x80, 1, 10, 10), (0x81, 2, 11, 12)]);
     }
 

@@ -62,7 +62,14 @@ impl Segment {
             start,
             sieved: false,
             skips: Vec::new(),
-            extent: Mutex::new(Extent { last: base - 1, end: start, file_bytes, sealed: false, planes: PlaneTable::default(), index: SparseIndex::default() }),
+            extent: Mutex::new(Extent {
+                last: base - 1,
+                end: start,
+                file_bytes,
+                sealed: false,
+                planes: PlaneTable::default(),
+                index: SparseIndex::default(),
+            }),
         }
     }
 
@@ -80,7 +87,14 @@ impl Segment {
             start: piece.start,
             sieved: piece.sieve.is_some(),
             skips: piece.skips,
-            extent: Mutex::new(Extent { last: piece.last, end: piece.end, file_bytes: piece.file_bytes, sealed: piece.sealed, planes: piece.planes, index }),
+            extent: Mutex::new(Extent {
+                last: piece.last,
+                end: piece.end,
+                file_bytes: piece.file_bytes,
+                sealed: piece.sealed,
+                planes: piece.planes,
+                index,
+            }),
         }
     }
 
@@ -162,7 +176,14 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    pub(crate) fn new(storage: Arc<dyn Storage>, pieces: Vec<Piece>, next: u64, durable: u64, control: Option<&ControlState>, refusals: Vec<Finding>) -> Chain {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        pieces: Vec<Piece>,
+        next: u64,
+        durable: u64,
+        control: Option<&ControlState>,
+        refusals: Vec<Finding>,
+    ) -> Chain {
         let last = pieces.last().map_or(next - 1, |piece| piece.last);
         Chain {
             storage,
@@ -172,7 +193,14 @@ impl Chain {
             next: AtomicU64::new(next),
             epoch: control.map_or(0, |control| control.epoch),
             history: control.map_or_else(Vec::new, |control| control.history.clone()),
-            lost: control.map_or_else(Vec::new, |control| control.losses.iter().filter(|row| row.first <= row.last).map(|row| (row.first, row.last)).collect()),
+            lost: control.map_or_else(Vec::new, |control| {
+                control
+                    .losses
+                    .iter()
+                    .filter(|row| row.first <= row.last)
+                    .map(|row| (row.first, row.last))
+                    .collect()
+            }),
             refusals,
         }
     }

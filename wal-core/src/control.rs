@@ -34,6 +34,11 @@ pub(crate) const CONTROL_NAME: &str = "planewal.ctl";
 /// Bytes of one slot.
 pub(crate) const SLOT_BYTES: u64 = 65_536;
 
+/// [`SLOT_BYTES`], for buffers.
+const SLOT_LENGTH: usize = 65_536;
+
+const _: () = assert!(SLOT_LENGTH as u64 == SLOT_BYTES);
+
 const MAGIC: [u8; 8] = *b"PLANECTL";
 const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 160;
@@ -53,8 +58,12 @@ pub(crate) const HISTORY_ROWS_MAX: usize = 256;
 pub(crate) const SECTION_BYTES_MAX: usize = 30 << 10;
 
 const _: () = assert!(
-    HEAD_BYTES + 24 * BEGUN_ROWS_MAX + 16 * (ABANDONED_ROWS_MAX + HISTORY_ROWS_MAX) + 40 * (LOSS_ROWS_MAX + ANCESTOR_ROWS_MAX) + SECTION_BYTES_MAX
-        <= SLOT_BYTES as usize,
+    HEAD_BYTES
+        + 24 * BEGUN_ROWS_MAX
+        + 16 * (ABANDONED_ROWS_MAX + HISTORY_ROWS_MAX)
+        + 40 * (LOSS_ROWS_MAX + ANCESTOR_ROWS_MAX)
+        + SECTION_BYTES_MAX
+        <= SLOT_LENGTH,
     "every table full still fits into a slot"
 );
 
@@ -175,11 +184,6 @@ impl ControlState {
         }
     }
 
-    /// Whether a reader that had read up to `lsn` in `epoch` has seen records that are gone.
-    pub(crate) fn diverged(&self, epoch: u64, lsn: u64) -> Option<HistoryRow> {
-        self.history.iter().find(|row| row.epoch > epoch && row.kept < lsn).copied()
-    }
-
     /// The bytes of a slot, up to its used length.
     pub(crate) fn encode(&self, slot: u32, generation: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -196,16 +200,37 @@ impl ControlState {
         bytes.put_u32(flags);
         bytes.put_u64(generation);
         bytes.put(&self.log_id);
-        let clean = self.clean.unwrap_or(CleanClose { segment_id: 0, file_id: 0, end: 0, last: 0, sealed: false });
-        for number in [self.epoch, self.first_kept, self.base, self.next_segment_id, self.durable, self.least_next, clean.segment_id, clean.file_id, clean.end, clean.last] {
+        let clean =
+            self.clean.unwrap_or(CleanClose { segment_id: 0, file_id: 0, end: 0, last: 0, sealed: false });
+        for number in [
+            self.epoch,
+            self.first_kept,
+            self.base,
+            self.next_segment_id,
+            self.durable,
+            self.least_next,
+            clean.segment_id,
+            clean.file_id,
+            clean.end,
+            clean.last,
+        ] {
             bytes.put_u64(number);
         }
-        for count in [self.begun.len(), self.abandoned.len(), self.losses.len(), self.ancestors.len(), self.sections.len(), self.history.len()] {
+        for count in [
+            self.begun.len(),
+            self.abandoned.len(),
+            self.losses.len(),
+            self.ancestors.len(),
+            self.sections.len(),
+            self.history.len(),
+        ] {
             bytes.put_u32(u32::try_from(count).unwrap_or(u32::MAX));
         }
         debug_assert_eq!(bytes.len(), HEAD_BYTES);
         for row in &self.begun {
-            for number in [row.file.segment_id, row.file.file_id, if row.must_exist { BEGUN } else { EXPECTED }] {
+            for number in
+                [row.file.segment_id, row.file.file_id, if row.must_exist { BEGUN } else { EXPECTED }]
+            {
                 bytes.put_u64(number);
             }
         }
@@ -252,9 +277,14 @@ fn overwrite(bytes: &mut [u8], at: usize, field: &[u8]) {
 /// What a slot turned out to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Slot {
-    Valid { generation: u64, state: Box<ControlState> },
+    Valid {
+        generation: u64,
+        state: Box<ControlState>,
+    },
     /// The CRC is right, and its version, a feature or a field is not known.
-    Newer { version: u32 },
+    Newer {
+        version: u32,
+    },
     Invalid,
 }
 
@@ -309,10 +339,16 @@ fn parse_state(cursor: &mut Cursor<'_>, flags: u32) -> Option<ControlState> {
     state.durable = cursor.u64()?;
     state.least_next = cursor.u64()?;
     state.backup = flags & FLAG_BACKUP != 0;
-    let clean =
-        CleanClose { segment_id: cursor.u64()?, file_id: cursor.u64()?, end: cursor.u64()?, last: cursor.u64()?, sealed: flags & FLAG_SEALED != 0 };
+    let clean = CleanClose {
+        segment_id: cursor.u64()?,
+        file_id: cursor.u64()?,
+        end: cursor.u64()?,
+        last: cursor.u64()?,
+        sealed: flags & FLAG_SEALED != 0,
+    };
     state.clean = (flags & FLAG_CLEAN != 0).then_some(clean);
-    let [begun, abandoned, losses, ancestors, sections, history] = [cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?];
+    let [begun, abandoned, losses, ancestors, sections, history] =
+        [cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?];
     let file = |c: &mut Cursor<'_>| Some(FileRow { segment_id: c.u64()?, file_id: c.u64()? });
     state.begun = parse_rows(cursor, begun, BEGUN_ROWS_MAX, |c| {
         let file = file(c)?;
@@ -321,12 +357,25 @@ fn parse_state(cursor: &mut Cursor<'_>, flags: u32) -> Option<ControlState> {
     })?;
     state.abandoned = parse_rows(cursor, abandoned, ABANDONED_ROWS_MAX, file)?;
     state.losses = parse_rows(cursor, losses, LOSS_ROWS_MAX, |c| {
-        Some(LossRow { segment_id: c.u64()?, file_id: c.u64()?, offset: c.u64()?, first: c.u64()?, last: c.u64()? })
+        Some(LossRow {
+            segment_id: c.u64()?,
+            file_id: c.u64()?,
+            offset: c.u64()?,
+            first: c.u64()?,
+            last: c.u64()?,
+        })
     })?;
     state.ancestors = parse_rows(cursor, ancestors, ANCESTOR_ROWS_MAX, |c| {
-        Some(AncestorRow { log_id: c.array()?, last_segment_id: c.u64()?, last_file_id: c.u64()?, last_lsn: c.u64()? })
+        Some(AncestorRow {
+            log_id: c.array()?,
+            last_segment_id: c.u64()?,
+            last_file_id: c.u64()?,
+            last_lsn: c.u64()?,
+        })
     })?;
-    state.history = parse_rows(cursor, history, HISTORY_ROWS_MAX, |c| Some(HistoryRow { epoch: c.u64()?, kept: c.u64()? }))?;
+    state.history = parse_rows(cursor, history, HISTORY_ROWS_MAX, |c| {
+        Some(HistoryRow { epoch: c.u64()?, kept: c.u64()? })
+    })?;
     state.sections = parse_rows(cursor, sections, SECTION_BYTES_MAX / 8, |c| {
         let tag = c.u32()?;
         let length = c.u32()?;
@@ -334,11 +383,21 @@ fn parse_state(cursor: &mut Cursor<'_>, flags: u32) -> Option<ControlState> {
         c.zeros(len_usize(padded(u64::from(length)) - u64::from(length)))?;
         Some(Section { tag, bytes })
     })?;
-    let numbers = state.log_id != [0; 16] && state.epoch != 0 && state.first_kept != 0 && state.base != 0 && state.next_segment_id != 0 && state.least_next != 0;
+    let numbers = state.log_id != [0; 16]
+        && state.epoch != 0
+        && state.first_kept != 0
+        && state.base != 0
+        && state.next_segment_id != 0
+        && state.least_next != 0;
     (numbers && cursor.remaining() == 0).then_some(state)
 }
 
-fn parse_rows<T>(cursor: &mut Cursor<'_>, count: u32, most: usize, row: impl Fn(&mut Cursor<'_>) -> Option<T>) -> Option<Vec<T>> {
+fn parse_rows<T>(
+    cursor: &mut Cursor<'_>,
+    count: u32,
+    most: usize,
+    row: impl Fn(&mut Cursor<'_>) -> Option<T>,
+) -> Option<Vec<T>> {
     let count = usize::try_from(count).ok()?;
     if count > most {
         return None;
@@ -354,7 +413,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(crate) fn read(file: &dyn StorageFile) -> io::Result<Slots> {
-        let mut bytes = vec![0; len_usize(SLOT_BYTES)];
+        let mut bytes = vec![0; SLOT_LENGTH];
         let mut read = |number: u32| -> io::Result<Slot> {
             let count = read_full(file, u64::from(number) * SLOT_BYTES, &mut bytes)?;
             Ok(Slot::check(bytes.get(..count).unwrap_or_default(), number))
@@ -376,7 +435,9 @@ impl Slots {
 
     /// The version of a slot that a later planewal wrote.
     pub(crate) fn newer_version(&self) -> Option<u32> {
-        self.slots.iter().find_map(|slot| if let Slot::Newer { version } = slot { Some(*version) } else { None })
+        self.slots
+            .iter()
+            .find_map(|slot| if let Slot::Newer { version } = slot { Some(*version) } else { None })
     }
 
     /// Numbers of the slots that do not check.
@@ -412,7 +473,7 @@ impl ControlFile {
         let file = storage.create(&temporary)?;
         for slot in 0..2 {
             let mut bytes = state.encode(slot, u64::from(slot) + 1);
-            bytes.resize(len_usize(SLOT_BYTES), 0);
+            bytes.resize(SLOT_LENGTH, 0);
             write_full(&*file, u64::from(slot) * SLOT_BYTES, &bytes)?;
         }
         file.sync()?;
@@ -461,7 +522,12 @@ mod tests {
         state.note_unclean_open(3, 77);
         state.abandoned.push(FileRow { segment_id: 1, file_id: 4 });
         state.losses.push(LossRow { segment_id: 1, file_id: 4, offset: 4184, first: 3, last: 9 });
-        state.ancestors.push(AncestorRow { log_id: [1; 16], last_segment_id: 1, last_file_id: 4, last_lsn: 9 });
+        state.ancestors.push(AncestorRow {
+            log_id: [1; 16],
+            last_segment_id: 1,
+            last_file_id: 4,
+            last_lsn: 9,
+        });
         state.sections.push(Section { tag: 1, bytes: b"abc".to_vec() });
         state.sections.push(Section { tag: 0xffff_0000, bytes: Vec::new() });
         state
@@ -490,11 +556,17 @@ mod tests {
     #[test]
     fn full_tables_fit_a_slot() {
         let mut state = state();
-        state.begun = vec![BegunRow { file: FileRow { segment_id: 1, file_id: 1 }, must_exist: true }; BEGUN_ROWS_MAX];
+        state.begun =
+            vec![BegunRow { file: FileRow { segment_id: 1, file_id: 1 }, must_exist: true }; BEGUN_ROWS_MAX];
         state.history = vec![HistoryRow { epoch: 1, kept: 1 }; HISTORY_ROWS_MAX];
         state.abandoned = vec![FileRow { segment_id: 1, file_id: 1 }; ABANDONED_ROWS_MAX];
-        state.losses = vec![LossRow { segment_id: 1, file_id: 1, offset: 0, first: 1, last: 1 }; LOSS_ROWS_MAX];
-        state.ancestors = vec![AncestorRow { log_id: [1; 16], last_segment_id: 1, last_file_id: 1, last_lsn: 1 }; ANCESTOR_ROWS_MAX];
+        state.losses =
+            vec![LossRow { segment_id: 1, file_id: 1, offset: 0, first: 1, last: 1 }; LOSS_ROWS_MAX];
+        state.ancestors =
+            vec![
+                AncestorRow { log_id: [1; 16], last_segment_id: 1, last_file_id: 1, last_lsn: 1 };
+                ANCESTOR_ROWS_MAX
+            ];
         state.sections = vec![Section { tag: 1, bytes: vec![7; SECTION_BYTES_MAX - 8] }];
         let bytes = state.encode(0, 1);
         assert!(len64(bytes.len()) <= SLOT_BYTES);

@@ -140,7 +140,10 @@ impl std::fmt::Display for Poison {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "cannot {} {}: {}; ", self.operation, self.file, self.error)?;
         match self.durable {
-            Some(lsn) => write!(f, "the outcome of everything after LSN {lsn} is unknown until the log is opened again"),
+            Some(lsn) => write!(
+                f,
+                "the outcome of everything after LSN {lsn} is unknown until the log is opened again"
+            ),
             None => write!(f, "the outcome of everything is unknown until the log is opened again"),
         }
     }

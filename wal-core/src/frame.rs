@@ -55,7 +55,8 @@ const LAG_UNKNOWN: u32 = u32::MAX;
 
 const _: () = assert!(HEADER_BYTES.is_multiple_of(8));
 const _: () = assert!(BODY_BYTES_MAX * 2 < SEGMENT_BYTES_END);
-const _: () = assert!(PAYLOAD_BYTES_MAX * 2 < u32::MAX as u64, "a record's length field is a varint of 32 bits");
+const _: () =
+    assert!(PAYLOAD_BYTES_MAX * 2 < u32::MAX as u64, "a record's length field is a varint of 32 bits");
 
 /// What ties the frames of a file to it: a CRC over log id, segment id and file id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +161,8 @@ impl FrameHeader {
         }
         let counted = (kind == FrameKind::Records) == (records > 0);
         let lag_fits = lag == LAG_UNKNOWN || u64::from(lag) < first_lsn;
-        let lsns_fit = first_lsn != 0 && first_lsn.checked_add(u64::from(records)).is_some_and(|next| next <= Lsn::MAX_NUMBER);
+        let lsns_fit = first_lsn != 0
+            && first_lsn.checked_add(u64::from(records)).is_some_and(|next| next <= Lsn::MAX_NUMBER);
         if !counted || !lag_fits || !lsns_fit || u64::from(body_bytes) > BODY_BYTES_MAX {
             return Some(HeaderCheck::Contradictory);
         }
@@ -228,8 +230,14 @@ impl FrameDraft {
         let body_crc = if self.kind == FrameKind::Pad { 0 } else { crc(salt.0, body) };
         let length = u32::try_from(body_bytes).unwrap_or(u32::MAX);
         let mut draft = [0_u8; HEADER_BYTES];
-        let fields: [&[u8]; 6] =
-            [&length.to_le_bytes(), &self.first_lsn.to_le_bytes(), &body_crc.to_le_bytes(), &self.records.to_le_bytes(), &lag.to_le_bytes(), &[self.kind.byte(), 0]];
+        let fields: [&[u8]; 6] = [
+            &length.to_le_bytes(),
+            &self.first_lsn.to_le_bytes(),
+            &body_crc.to_le_bytes(),
+            &self.records.to_le_bytes(),
+            &lag.to_le_bytes(),
+            &[self.kind.byte(), 0],
+        ];
         for (place, byte) in draft.iter_mut().skip(4).zip(fields.iter().copied().flatten()) {
             *place = *byte;
         }
@@ -323,7 +331,13 @@ pub(crate) fn records_check(body: &[u8], count: u32, stubs: bool) -> bool {
 
 /// Appends a record's head and payload to a body; answers where its length field begins.
 #[inline]
-pub(crate) fn put_record(body: &mut Vec<u8>, plane: u8, kind: u8, payload: &[u8], payload_bytes: u32) -> usize {
+pub(crate) fn put_record(
+    body: &mut Vec<u8>,
+    plane: u8,
+    kind: u8,
+    payload: &[u8],
+    payload_bytes: u32,
+) -> usize {
     body.push(plane);
     body.push(kind);
     let length_at = body.len();
@@ -348,7 +362,8 @@ mod tests {
         let mut body = Vec::new();
         let at = put_record(&mut body, 0x80, 1, b"hello", 5);
         body[at] |= 1;
-        FrameDraft { kind: FrameKind::Records, first_lsn: 10, records: 1, durable: 7 }.frame(SALT, offset, &body)
+        FrameDraft { kind: FrameKind::Records, first_lsn: 10, records: 1, durable: 7 }
+            .frame(SALT, offset, &body)
     }
 
     fn header(bytes: &[u8]) -> &[u8; 32] {
@@ -358,7 +373,9 @@ mod tests {
     #[test]
     fn a_frame_reads_back() {
         let frame = frame(4096);
-        let HeaderCheck::Valid(header) = FrameHeader::check(SALT, 4096, header(&frame)) else { panic!("valid") };
+        let HeaderCheck::Valid(header) = FrameHeader::check(SALT, 4096, header(&frame)) else {
+            panic!("valid")
+        };
         assert_eq!((header.first_lsn, header.records, header.durable(), header.next_lsn()), (10, 1, 7, 11));
         assert_eq!(header.frame_bytes(), len64(frame.len()));
         assert!(header.body_checks(SALT, &frame[32..]));
@@ -388,7 +405,10 @@ mod tests {
 
     #[test]
     fn heads_take_three_and_four_bytes() {
-        assert_eq!((record_bytes(0), record_bytes(63), record_bytes(64), record_bytes(8191)), (3, 66, 68, 8195));
+        assert_eq!(
+            (record_bytes(0), record_bytes(63), record_bytes(64), record_bytes(8191)),
+            (3, 66, 68, 8195)
+        );
     }
 
     #[test]

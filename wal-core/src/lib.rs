@@ -27,7 +27,9 @@ mod wire;
 
 pub use batch::Batch;
 pub use chain::SegmentInfo;
-pub use error::{AppendError, CloseError, OpenError, OptionError, Poison, ReadError, RepairError, StorageError};
+pub use error::{
+    AppendError, CloseError, OpenError, OptionError, Poison, ReadError, RepairError, StorageError,
+};
 pub use gate::Receipt;
 pub use lsn::{LogId, Lsn, SegmentId};
 pub use options::{Create, Durability, Options, Recovery};

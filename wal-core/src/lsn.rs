@@ -162,7 +162,13 @@ mod tests {
         let id = SegmentId::new(42).unwrap();
         assert_eq!(id.file_name(), "00000000000000000042.wal");
         assert_eq!(SegmentId::from_file_name(&id.file_name()), Some(id));
-        for name in ["42.wal", "00000000000000000042.wal.tmp", "00000000000000000000.wal", "+0000000000000000042.wal", "99999999999999999999.wal"] {
+        for name in [
+            "42.wal",
+            "00000000000000000042.wal.tmp",
+            "00000000000000000000.wal",
+            "+0000000000000000042.wal",
+            "99999999999999999999.wal",
+        ] {
             assert_eq!(SegmentId::from_file_name(name), None, "{name}");
         }
     }

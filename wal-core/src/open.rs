@@ -1,8 +1,9 @@
 //! Opening for writing: the survey's verdict, acted on in an order that a crash may interrupt anywhere.
 //!
-//! 1. lock; 2. survey and verdict, a refusal has changed nothing; 3. both slots: new epoch, what will
-//! be removed; 4. sync what is relied on; 5. copy the unproved tail into one new segment; 6. both
-//! slots: it is durable; 7. cut and seal its predecessor, remove what was abandoned; 8. appends.
+//! The steps are those of `docs/recovery.md`: lock; survey and verdict, where a refusal has changed
+//! nothing; both slots, with the new epoch and what will be removed; sync of what is relied on; copy of
+//! the unproved tail into one new segment; both slots again, for it is durable now; cut and seal of its
+//! predecessor, removal of what was abandoned; appends.
 //!
 //! Records above the durable mark may be in the page cache only, even after a sync that once failed.
 //! So they are written anew before anybody may rely on them.
@@ -21,7 +22,9 @@ use crate::options::{Create, Options, Recovery};
 use crate::prepare::{create_temporary, discard, draw_header, draw_log_id, give_name};
 use crate::report::{ExtraFile, RecoveryReport, SurveyReport};
 use crate::scan::{SCAN_CHUNK_BYTES, Step, Walk, Window};
-use crate::segment::{HEADER_PAGE_BYTES, LINK_FRAME_BYTES, Link, PlaneTable, SEAL_BYTES_MAX, Seal, SegmentHeader, SparseIndex};
+use crate::segment::{
+    HEADER_PAGE_BYTES, LINK_FRAME_BYTES, Link, PlaneTable, SEAL_BYTES_MAX, Seal, SegmentHeader, SparseIndex,
+};
 use crate::storage::{Access, LockError, Storage, StorageFile, StorageLock};
 use crate::survey::{Extra, ExtraKind, Piece, Survey};
 use crate::verdict::Verdict;
@@ -36,7 +39,10 @@ pub(crate) fn lock(storage: &dyn Storage) -> Result<Box<dyn StorageLock>, LockEr
 }
 
 /// Opens a log for writing.
-pub(crate) fn open(storage: Arc<dyn Storage>, options: Options) -> Result<(Arc<Gate>, RecoveryReport), OpenError> {
+pub(crate) fn open(
+    storage: Arc<dyn Storage>,
+    options: Options,
+) -> Result<(Arc<Gate>, RecoveryReport), OpenError> {
     options.check()?;
     let begun = Instant::now();
     let dir = storage.describe();
@@ -52,7 +58,13 @@ pub(crate) fn open(storage: Arc<dyn Storage>, options: Options) -> Result<(Arc<G
     let scan = begun.elapsed();
     check_survey(&survey, &options, &dir)?;
     let report = SurveyReport::new(&survey);
-    let opening = Opening { storage, options, report, created: survey.is_blank(), unclean: !survey.closed_cleanly && !survey.is_blank() };
+    let opening = Opening {
+        storage,
+        options,
+        report,
+        created: survey.is_blank(),
+        unclean: !survey.closed_cleanly && !survey.is_blank(),
+    };
     let (gate, mut report) = opening.run(survey, lock)?;
     report.scan = scan;
     report.total = begun.elapsed();
@@ -68,7 +80,11 @@ fn check_survey(survey: &Survey, options: &Options, dir: &str) -> Result<(), Ope
     if options.create == Create::MustBeNew {
         return Err(OpenError::Exists { dir });
     }
-    if let Some((expected, found)) = options.expect_log_id.zip(survey.log_id.and_then(LogId::new)).filter(|(expected, found)| expected != found) {
+    if let Some((expected, found)) = options
+        .expect_log_id
+        .zip(survey.log_id.and_then(LogId::new))
+        .filter(|(expected, found)| expected != found)
+    {
         return Err(OpenError::WrongLog { dir, expected, found });
     }
     if let Some(finding) = &survey.refusal {
@@ -93,7 +109,11 @@ struct Opening {
 }
 
 impl Opening {
-    fn run(self, survey: Survey, lock: Box<dyn StorageLock>) -> Result<(Arc<Gate>, RecoveryReport), OpenError> {
+    fn run(
+        self,
+        survey: Survey,
+        lock: Box<dyn StorageLock>,
+    ) -> Result<(Arc<Gate>, RecoveryReport), OpenError> {
         let torn_tail = survey.findings.iter().find(|finding| finding.verdict == Verdict::TornTail).cloned();
         let copy_needed = self.unclean && survey.last > survey.durable && !survey.chain.is_empty();
         let (mut control, copy_header) = self.new_epoch(&survey, copy_needed)?;
@@ -103,23 +123,44 @@ impl Opening {
         let base = survey.chain.first().map_or(survey.next, |piece| piece.base);
         let mark = if copy_needed { survey.durable.max(base - 1) } else { survey.last.max(survey.durable) };
         let durable = mark.min(survey.last);
-        let chain = Arc::new(Chain::new(Arc::clone(&self.storage), survey.chain.clone(), survey.next, durable, Some(&control.state), Vec::new()));
+        let chain = Arc::new(Chain::new(
+            Arc::clone(&self.storage),
+            survey.chain.clone(),
+            survey.next,
+            durable,
+            Some(&control.state),
+            Vec::new(),
+        ));
         let mut start = Start {
             next: survey.next,
-            predecessor: survey.chain.last().map(|piece| Predecessor { id: piece.id, file_id: piece.file_id, last: piece.last, end: piece.end }),
+            predecessor: survey.chain.last().map(|piece| Predecessor {
+                id: piece.id,
+                file_id: piece.file_id,
+                last: piece.last,
+                end: piece.end,
+            }),
             kept: self.unclean.then_some(survey.last),
             branch: survey.next > survey.last + 1,
             pending_copy: None,
         };
         let mut copied = None;
         if let Some(header) = copy_header {
-            let copy = PendingCopy::new(Arc::clone(&chain), survey.chain.clone(), header, survey.durable, survey.last)?;
+            let copy = PendingCopy::new(
+                Arc::clone(&chain),
+                survey.chain.clone(),
+                header,
+                survey.durable,
+                survey.last,
+            )?;
             copied = Lsn::new(copy.first).zip(Lsn::new(survey.last));
-            match copy.run(&mut control, &self.options) {
+            match copy.run(&mut control) {
                 Ok(predecessor) => {
                     start.predecessor = Some(predecessor);
                     chain.publish_durable(predecessor.last);
-                    removed.extend(copy.replaced().map(|piece| ExtraFile { name: piece.name.clone(), why: ExtraKind::Abandoned.name() }));
+                    removed.extend(copy.replaced().map(|piece| ExtraFile {
+                        name: piece.name.clone(),
+                        why: ExtraKind::Abandoned.name(),
+                    }));
                 }
                 Err(error) if error.is_full() => start.pending_copy = Some(copy),
                 Err(error) => return Err(error.into()),
@@ -146,7 +187,11 @@ impl Opening {
     }
 
     /// Step 3: the epoch of this open into both slots, and what it is going to do.
-    fn new_epoch(&self, survey: &Survey, copy_needed: bool) -> Result<(ControlFile, Option<SegmentHeader>), OpenError> {
+    fn new_epoch(
+        &self,
+        survey: &Survey,
+        copy_needed: bool,
+    ) -> Result<(ControlFile, Option<SegmentHeader>), OpenError> {
         let failed = |error| OpenError::from(StorageError::new("write", CONTROL_NAME, error));
         if self.created {
             discard(&*self.storage, &format!("{CONTROL_NAME}.tmp"));
@@ -155,7 +200,9 @@ impl Opening {
             state.next_segment_id = survey.highest_id + 1;
             return Ok((ControlFile::create(&*self.storage, state).map_err(failed)?, None));
         }
-        let (Some(slots), Some(state)) = (&survey.slots, &survey.control) else { unreachable!("a log without a control file is refused") };
+        let (Some(slots), Some(state)) = (&survey.slots, &survey.control) else {
+            unreachable!("a log without a control file is refused")
+        };
         let mut state = state.clone();
         state.epoch = survey.epoch + 1;
         state.next_segment_id = survey.highest_id + 1;
@@ -165,12 +212,25 @@ impl Opening {
         if self.unclean {
             state.note_unclean_open(state.epoch, survey.last);
         }
-        state.begun = survey.chain.last().map(|piece| BegunRow { file: FileRow { segment_id: piece.id, file_id: piece.file_id }, must_exist: true }).into_iter().collect();
-        state.abandoned = survey.extras.iter().filter_map(|extra| extra.row).take(ABANDONED_ROWS_MAX).collect();
+        state.begun = survey
+            .chain
+            .last()
+            .map(|piece| BegunRow {
+                file: FileRow { segment_id: piece.id, file_id: piece.file_id },
+                must_exist: true,
+            })
+            .into_iter()
+            .collect();
+        state.abandoned =
+            survey.extras.iter().filter_map(|extra| extra.row).take(ABANDONED_ROWS_MAX).collect();
         let mut control = ControlFile::open(&*self.storage, slots, state).map_err(failed)?;
-        let header = copy_needed.then(|| draw_header(&*self.storage, &mut control, &self.options, 0)).transpose()?;
+        let header =
+            copy_needed.then(|| draw_header(&*self.storage, &mut control, &self.options, 0)).transpose()?;
         if let Some(header) = &header {
-            control.state.begun.push(BegunRow { file: FileRow { segment_id: header.segment_id, file_id: header.file_id }, must_exist: false });
+            control.state.begun.push(BegunRow {
+                file: FileRow { segment_id: header.segment_id, file_id: header.file_id },
+                must_exist: false,
+            });
         }
         control.write_both().map_err(failed)?;
         Ok((control, header))
@@ -195,7 +255,9 @@ impl Opening {
             let newest = survey.chain.len().saturating_sub(1);
             for (at, piece) in survey.chain.iter().enumerate() {
                 if at == newest || piece.last > survey.durable {
-                    open_for_writing(&*self.storage, &piece.name)?.sync().map_err(|error| StorageError::new("sync", &piece.name, error))?;
+                    open_for_writing(&*self.storage, &piece.name)?
+                        .sync()
+                        .map_err(|error| StorageError::new("sync", &piece.name, error))?;
                 }
             }
         }
@@ -215,7 +277,8 @@ fn trim(storage: &dyn Storage, piece: &Piece, durable: u64) -> Result<Piece, Sto
         return Ok(piece.clone());
     }
     let file = open_for_writing(storage, &piece.name)?;
-    let seal = Seal { base: piece.base, last: piece.last, planes: piece.planes.clone(), index: piece.index.clone() };
+    let seal =
+        Seal { base: piece.base, last: piece.last, planes: piece.planes.clone(), index: piece.index.clone() };
     let frame = seal.frame(piece.salt, piece.end, durable.min(piece.last));
     let behind = piece.end + len64(frame.len());
     if piece.sealed && piece.file_bytes == behind {
@@ -269,7 +332,13 @@ impl Tally {
 }
 
 impl PendingCopy {
-    fn new(chain: Arc<Chain>, pieces: Vec<Piece>, header: SegmentHeader, durable: u64, last: u64) -> Result<PendingCopy, StorageError> {
+    fn new(
+        chain: Arc<Chain>,
+        pieces: Vec<Piece>,
+        header: SegmentHeader,
+        durable: u64,
+        last: u64,
+    ) -> Result<PendingCopy, StorageError> {
         let at = pieces.iter().rposition(|piece| piece.base <= durable).unwrap_or(0);
         let pieces: Vec<Piece> = pieces.into_iter().skip(at).collect();
         let mut copy = PendingCopy { chain, pieces, header, from: 0, first: 0, durable, last };
@@ -294,9 +363,19 @@ impl PendingCopy {
     }
 
     /// Shows every frame with records from `offset` on, until told to stop.
-    fn walk(&self, piece: &Piece, offset: u64, mut show: impl FnMut(u64, u64, u32, &[u8]) -> Result<bool, StorageError>) -> Result<(), StorageError> {
-        let file = self.chain.storage.open(&piece.name, Access::Read).map_err(|error| StorageError::new("open", &piece.name, error))?;
-        let mut walk = Walk::new(Window::new(Arc::from(file), piece.end, SCAN_CHUNK_BYTES), piece.salt, offset);
+    fn walk(
+        &self,
+        piece: &Piece,
+        offset: u64,
+        mut show: impl FnMut(u64, u64, u32, &[u8]) -> Result<bool, StorageError>,
+    ) -> Result<(), StorageError> {
+        let file = self
+            .chain
+            .storage
+            .open(&piece.name, Access::Read)
+            .map_err(|error| StorageError::new("open", &piece.name, error))?;
+        let mut walk =
+            Walk::new(Window::new(Arc::from(file), piece.end, SCAN_CHUNK_BYTES), piece.salt, offset);
         walk.sieved = piece.sieve.is_some();
         let mut due = None;
         while walk.offset < piece.end {
@@ -318,13 +397,17 @@ impl PendingCopy {
             match step {
                 Step::Frame(frame) => {
                     due = Some(frame.header.next_lsn());
-                    let shown = frame.header.kind != FrameKind::Records || show(offset, frame.header.first_lsn, frame.header.records, walk.body())?;
+                    let shown = frame.header.kind != FrameKind::Records
+                        || show(offset, frame.header.first_lsn, frame.header.records, walk.body())?;
                     if !shown {
                         break;
                     }
                 }
                 Step::Stop(stop) => {
-                    let changed = std::io::Error::new(std::io::ErrorKind::InvalidData, format!("offset {offset}: {}; it was whole when surveyed", stop.note));
+                    let changed = std::io::Error::new(
+                        std::io::ErrorKind::InvalidData,
+                        format!("offset {offset}: {}; it was whole when surveyed", stop.note),
+                    );
                     return Err(StorageError::new("read again", &piece.name, changed));
                 }
             }
@@ -333,20 +416,30 @@ impl PendingCopy {
     }
 
     /// Steps 5 to 7. Can be tried again after it found no room.
-    pub(crate) fn run(&self, control: &mut ControlFile, _options: &Options) -> Result<Predecessor, StorageError> {
+    pub(crate) fn run(&self, control: &mut ControlFile) -> Result<Predecessor, StorageError> {
         let storage = &*self.chain.storage;
         let Some(predecessor) = self.pieces.first() else { unreachable!("there is something to copy") };
         let copy = match self.write_copy(predecessor) {
             Ok(copy) => copy,
             Err(error) => {
-                discard(storage, &format!("{}.tmp", crate::lsn::SegmentId::new(self.header.segment_id).map_or_else(String::new, crate::lsn::SegmentId::file_name)));
+                discard(
+                    storage,
+                    &format!(
+                        "{}.tmp",
+                        crate::lsn::SegmentId::new(self.header.segment_id)
+                            .map_or_else(String::new, crate::lsn::SegmentId::file_name)
+                    ),
+                );
                 return Err(error);
             }
         };
         let row = FileRow { segment_id: self.header.segment_id, file_id: self.header.file_id };
         control.state.durable = control.state.durable.max(self.last);
         control.state.begun = vec![BegunRow { file: row, must_exist: true }];
-        control.state.abandoned.extend(self.replaced().map(|piece| FileRow { segment_id: piece.id, file_id: piece.file_id }));
+        control
+            .state
+            .abandoned
+            .extend(self.replaced().map(|piece| FileRow { segment_id: piece.id, file_id: piece.file_id }));
         control.state.abandoned.truncate(ABANDONED_ROWS_MAX);
         control.write_both().map_err(|error| StorageError::new("write", CONTROL_NAME, error))?;
 
@@ -363,7 +456,13 @@ impl PendingCopy {
 
     /// The predecessor as it is once everything from `from` on is taken off it.
     fn cut_predecessor(&self, predecessor: &Piece) -> Result<Piece, StorageError> {
-        let mut cut = Piece { last: self.first - 1, end: self.from, planes: PlaneTable::default(), index: SparseIndex::default(), ..predecessor.clone() };
+        let mut cut = Piece {
+            last: self.first - 1,
+            end: self.from,
+            planes: PlaneTable::default(),
+            index: SparseIndex::default(),
+            ..predecessor.clone()
+        };
         let end = self.from;
         let mut planes = PlaneTable::default();
         let mut index = SparseIndex::default();
@@ -383,7 +482,10 @@ impl PendingCopy {
     fn write_copy(&self, predecessor: &Piece) -> Result<Piece, StorageError> {
         let storage = &*self.chain.storage;
         let bytes: u64 = self.pieces.iter().map(|piece| piece.end).sum::<u64>() - self.from;
-        let header = SegmentHeader { capacity: HEADER_PAGE_BYTES + LINK_FRAME_BYTES + bytes + SEAL_BYTES_MAX, ..self.header.clone() };
+        let header = SegmentHeader {
+            capacity: HEADER_PAGE_BYTES + LINK_FRAME_BYTES + bytes + SEAL_BYTES_MAX,
+            ..self.header.clone()
+        };
         let (file, name, temporary) = create_temporary(storage, &header)?;
         let link = Link {
             predecessor_id: predecessor.id,
@@ -427,7 +529,8 @@ impl PendingCopy {
                 read.add(first, records, body);
                 count(&mut copy.planes, first, body);
                 copy.index.add(first, copy.end);
-                let draft = FrameDraft { kind: FrameKind::Records, first_lsn: first, records, durable: self.durable };
+                let draft =
+                    FrameDraft { kind: FrameKind::Records, first_lsn: first, records, durable: self.durable };
                 pending.extend_from_slice(&draft.frame(salt, copy.end, body));
                 copy.end = written_to + len64(pending.len());
                 if pending.len() >= SCAN_CHUNK_BYTES {
@@ -438,7 +541,8 @@ impl PendingCopy {
                 Ok(true)
             })?;
         }
-        let seal = Seal { base: copy.base, last: copy.last, planes: copy.planes.clone(), index: copy.index.clone() };
+        let seal =
+            Seal { base: copy.base, last: copy.last, planes: copy.planes.clone(), index: copy.index.clone() };
         // Nobody sees this file before all of it is synced, so its seal may say so.
         pending.extend_from_slice(&seal.frame(salt, copy.end, self.last));
         copy.file_bytes = written_to + len64(pending.len());
@@ -450,7 +554,10 @@ impl PendingCopy {
             Ok(true)
         })?;
         if again != read {
-            return Err(failed("read again")(std::io::Error::new(std::io::ErrorKind::InvalidData, "the copy is not what was copied")));
+            return Err(failed("read again")(std::io::Error::new(
+                std::io::ErrorKind::InvalidData,
+                "the copy is not what was copied",
+            )));
         }
         give_name(storage, &temporary, &name)?;
         copy.name = name;
@@ -469,7 +576,9 @@ fn count(planes: &mut PlaneTable, first: u64, body: &[u8]) {
 /// Both slots of a log, for those who write them without opening it.
 pub(crate) fn read_slots(storage: &dyn Storage) -> Result<Option<Slots>, StorageError> {
     match storage.open(CONTROL_NAME, Access::Read) {
-        Ok(file) => Slots::read(&*file).map(Some).map_err(|error| StorageError::new("read", CONTROL_NAME, error)),
+        Ok(file) => {
+            Slots::read(&*file).map(Some).map_err(|error| StorageError::new("read", CONTROL_NAME, error))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(StorageError::new("open", CONTROL_NAME, error)),
     }

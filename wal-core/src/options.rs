@@ -105,20 +105,36 @@ impl Options {
     pub fn check(&self) -> Result<(), OptionError> {
         let within = |option: &'static str, value: u64, low: u64, high: u64| {
             let range = || format!("{low} to {high}");
-            if (low..=high).contains(&value) { Ok(()) } else { Err(OptionError { option, value: value.to_string(), range: range() }) }
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(OptionError { option, value: value.to_string(), range: range() })
+            }
         };
         within("segment_bytes", self.segment_bytes, 16 << 10, 1 << 30)?;
         within("record_bytes_max", self.record_bytes_max, 1, PAYLOAD_BYTES_MAX)?;
         within("group_bytes", self.group_bytes, 4 << 10, 16 << 20)?;
         within("prepare_bytes", self.prepare_bytes, 4 << 10, 64 << 20)?;
         if self.beacon_idle > Duration::from_secs(60) {
-            return Err(OptionError { option: "beacon_idle", value: format!("{:?}", self.beacon_idle), range: "0 to 60 s".to_owned() });
+            return Err(OptionError {
+                option: "beacon_idle",
+                value: format!("{:?}", self.beacon_idle),
+                range: "0 to 60 s".to_owned(),
+            });
         }
         if self.label.len() > LABEL_BYTES_MAX {
-            return Err(OptionError { option: "label", value: format!("{} bytes", self.label.len()), range: format!("at most {LABEL_BYTES_MAX} bytes") });
+            return Err(OptionError {
+                option: "label",
+                value: format!("{} bytes", self.label.len()),
+                range: format!("at most {LABEL_BYTES_MAX} bytes"),
+            });
         }
         if self.preparation == Allocation::Sparse {
-            return Err(OptionError { option: "preparation", value: "Sparse".to_owned(), range: "Zeros or Reserve".to_owned() });
+            return Err(OptionError {
+                option: "preparation",
+                value: "Sparse".to_owned(),
+                range: "Zeros or Reserve".to_owned(),
+            });
         }
         Ok(())
     }

@@ -65,7 +65,10 @@ impl SegmentFile {
 
     /// Makes room for the bytes `from..to`, durably.
     pub(crate) fn make_room(&self, from: u64, to: u64) -> Result<Allocation, StorageError> {
-        let how = self.room.allocate(from, to - from, self.how).map_err(|error| StorageError::new("allocate", &self.name, error))?;
+        let how = self
+            .room
+            .allocate(from, to - from, self.how)
+            .map_err(|error| StorageError::new("allocate", &self.name, error))?;
         self.room.sync().map_err(|error| StorageError::new("sync", &self.name, error))?;
         Ok(how)
     }
@@ -75,7 +78,9 @@ impl SegmentFile {
 pub(crate) fn draw_id(storage: &dyn Storage) -> Result<u64, StorageError> {
     loop {
         let mut bytes = [0; 8];
-        storage.random(&mut bytes).map_err(|error| StorageError::new("draw random bytes for", storage.describe(), error))?;
+        storage
+            .random(&mut bytes)
+            .map_err(|error| StorageError::new("draw random bytes for", storage.describe(), error))?;
         let id = u64::from_le_bytes(bytes);
         if id != 0 {
             return Ok(id);
@@ -87,7 +92,9 @@ pub(crate) fn draw_id(storage: &dyn Storage) -> Result<u64, StorageError> {
 pub(crate) fn draw_log_id(storage: &dyn Storage) -> Result<[u8; 16], StorageError> {
     loop {
         let mut bytes = [0; 16];
-        storage.random(&mut bytes).map_err(|error| StorageError::new("draw random bytes for", storage.describe(), error))?;
+        storage
+            .random(&mut bytes)
+            .map_err(|error| StorageError::new("draw random bytes for", storage.describe(), error))?;
         if bytes != [0; 16] {
             return Ok(bytes);
         }
@@ -95,7 +102,12 @@ pub(crate) fn draw_log_id(storage: &dyn Storage) -> Result<[u8; 16], StorageErro
 }
 
 /// A header for the next segment; takes its id out of the control state.
-pub(crate) fn draw_header(storage: &dyn Storage, control: &mut ControlFile, options: &Options, capacity: u64) -> Result<SegmentHeader, StorageError> {
+pub(crate) fn draw_header(
+    storage: &dyn Storage,
+    control: &mut ControlFile,
+    options: &Options,
+    capacity: u64,
+) -> Result<SegmentHeader, StorageError> {
     let file_id = draw_id(storage)?;
     let segment_id = control.state.next_segment_id;
     control.state.next_segment_id += 1;
@@ -113,11 +125,15 @@ pub(crate) fn draw_header(storage: &dyn Storage, control: &mut ControlFile, opti
 }
 
 /// Creates the temporary file of a segment with its header page.
-pub(crate) fn create_temporary(storage: &dyn Storage, header: &SegmentHeader) -> Result<(Box<dyn StorageFile>, String, String), StorageError> {
+pub(crate) fn create_temporary(
+    storage: &dyn Storage,
+    header: &SegmentHeader,
+) -> Result<(Box<dyn StorageFile>, String, String), StorageError> {
     let name = SegmentId::new(header.segment_id).map_or_else(String::new, SegmentId::file_name);
     let temporary = format!("{name}.tmp");
     let file = storage.create(&temporary).map_err(|error| StorageError::new("create", &temporary, error))?;
-    let written = write_full(&*file, 0, &header.encode()).map_err(|error| StorageError::new("write", &temporary, error));
+    let written = write_full(&*file, 0, &header.encode())
+        .map_err(|error| StorageError::new("write", &temporary, error));
     if let Err(error) = written {
         discard(storage, &temporary);
         return Err(error);
@@ -138,7 +154,14 @@ pub(crate) fn give_name(storage: &dyn Storage, temporary: &str, name: &str) -> R
 
 /// Prepares a segment of `capacity` bytes, with room for the first `room` of them (at least for header and link), and makes it
 /// known. An error that is not "full" leaves the control file's state in doubt.
-pub(crate) fn prepare(storage: &Arc<dyn Storage>, control: &Mutex<ControlFile>, options: &Options, capacity: u64, room: u64, durable: u64) -> Result<Prepared, StorageError> {
+pub(crate) fn prepare(
+    storage: &Arc<dyn Storage>,
+    control: &Mutex<ControlFile>,
+    options: &Options,
+    capacity: u64,
+    room: u64,
+    durable: u64,
+) -> Result<Prepared, StorageError> {
     let mut control = control.lock();
     let header = draw_header(&**storage, &mut control, options, capacity)?;
     let (file, name, temporary) = create_temporary(&**storage, &header)?;
@@ -146,7 +169,9 @@ pub(crate) fn prepare(storage: &Arc<dyn Storage>, control: &Mutex<ControlFile>, 
     let made = file
         .allocate(HEADER_PAGE_BYTES, made_room - HEADER_PAGE_BYTES, options.preparation)
         .map_err(|error| StorageError::new("allocate", &temporary, error))
-        .and_then(|how| file.sync().map(|()| how).map_err(|error| StorageError::new("sync", &temporary, error)));
+        .and_then(|how| {
+            file.sync().map(|()| how).map_err(|error| StorageError::new("sync", &temporary, error))
+        });
     let how = made.inspect_err(|_| discard(&**storage, &temporary))?;
     give_name(&**storage, &temporary, &name)?;
     let row = FileRow { segment_id: header.segment_id, file_id: header.file_id };
@@ -156,7 +181,8 @@ pub(crate) fn prepare(storage: &Arc<dyn Storage>, control: &Mutex<ControlFile>, 
     control.state.durable = control.state.durable.max(durable);
     control.write_both().map_err(|error| StorageError::new("write", crate::control::CONTROL_NAME, error))?;
     let asked = if how == Allocation::Sparse { Allocation::Reserve } else { options.preparation };
-    let room = storage.open(&name, Access::ReadWrite).map_err(|error| StorageError::new("open", &name, error))?;
+    let room =
+        storage.open(&name, Access::ReadWrite).map_err(|error| StorageError::new("open", &name, error))?;
     let file = SegmentFile { file, room, name: name.clone(), failed: Mutex::new(None), how: asked };
     Ok(Prepared { header, file, name, room: made_room })
 }

@@ -118,7 +118,17 @@ impl Reader {
             return Err(ReadError::Ahead { wanted: start, next: Lsn::new(next).unwrap_or(Lsn::FIRST) });
         }
         let epoch = chain.epoch;
-        let mut reader = Reader { chain, past_damage, place: None, due, body_at: 0, left: 0, epoch, file_id: 0, broken: None };
+        let mut reader = Reader {
+            chain,
+            past_damage,
+            place: None,
+            due,
+            body_at: 0,
+            left: 0,
+            epoch,
+            file_id: 0,
+            broken: None,
+        };
         reader.enter(due)?;
         Ok(reader)
     }
@@ -126,7 +136,12 @@ impl Reader {
     /// A reader from where another one stood.
     pub(crate) fn resume(chain: Arc<Chain>, cursor: &Cursor, past_damage: bool) -> Result<Reader, ReadError> {
         if let Some((row, read)) = chain.diverged(cursor.epoch, cursor.read).zip(Lsn::new(cursor.read)) {
-            return Err(ReadError::Diverged { read, epoch: cursor.epoch, later: row.epoch, kept: Lsn::new(row.kept) });
+            return Err(ReadError::Diverged {
+                read,
+                epoch: cursor.epoch,
+                later: row.epoch,
+                kept: Lsn::new(row.kept),
+            });
         }
         let mut reader = Reader::new(chain, cursor.next(), past_damage)?;
         reader.epoch = cursor.epoch.max(reader.epoch);
@@ -200,7 +215,13 @@ impl Reader {
         self.due += 1;
         self.file_id = place.segment.file_id;
         self.epoch = self.epoch.max(place.segment.epoch);
-        Some(Record { lsn, plane: record.plane, kind: record.kind, ends_batch: record.ends_batch, payload: record.payload })
+        Some(Record {
+            lsn,
+            plane: record.plane,
+            kind: record.kind,
+            ends_batch: record.ends_batch,
+            payload: record.payload,
+        })
     }
 
     fn pass_over_lost(&mut self, first: u64, last: u64) -> ReadError {
@@ -228,7 +249,7 @@ impl Reader {
     fn enter(&mut self, due: u64) -> Result<(), ReadError> {
         let Some(segment) = self.chain.holding(due) else { return Ok(()) };
         let at = locate(&self.chain, &segment, due)?;
-        let from = at.map_or_else(|| IndexRow { lsn: segment.base, offset: segment.start }, |row| row);
+        let from = at.unwrap_or(IndexRow { lsn: segment.base, offset: segment.start });
         self.place = Some(self.open(segment, from.offset)?);
         self.due = from.lsn;
         while self.due < due {
@@ -248,7 +269,11 @@ impl Reader {
     }
 
     fn open(&self, segment: Arc<Segment>, offset: u64) -> Result<PlaceInSegment, ReadError> {
-        let file = self.chain.storage.open(&segment.name, Access::Read).map_err(|error| StorageError::new("open", &segment.name, error))?;
+        let file = self
+            .chain
+            .storage
+            .open(&segment.name, Access::Read)
+            .map_err(|error| StorageError::new("open", &segment.name, error))?;
         let (_, end) = segment.reach();
         let mut walk = Walk::new(Window::new(Arc::from(file), end, SCAN_CHUNK_BYTES), segment.salt, offset);
         walk.sieved = segment.sieved;
@@ -298,7 +323,9 @@ impl Reader {
                 Step::Frame(frame) if frame.header.kind == FrameKind::Records => {
                     self.body_at = 0;
                     self.left = frame.header.records;
-                    let gap = Lsn::new(self.due).zip(Lsn::new(frame.header.first_lsn - 1)).filter(|(first, last)| first <= last);
+                    let gap = Lsn::new(self.due)
+                        .zip(Lsn::new(frame.header.first_lsn - 1))
+                        .filter(|(first, last)| first <= last);
                     self.due = frame.header.first_lsn;
                     if let Some((first, last)) = gap {
                         return Err(ReadError::NotKept { first, last });
@@ -328,7 +355,8 @@ impl Reader {
             // A copy of a tail whose first records this reader has read from the original.
             self.place = None;
             self.enter(due)?;
-            return Ok(self.place.as_ref().is_some_and(|place| place.walk.offset < place.segment.reach().1) || self.left > 0);
+            return Ok(self.place.as_ref().is_some_and(|place| place.walk.offset < place.segment.reach().1)
+                || self.left > 0);
         }
         self.place = Some(self.open(next, start)?);
         self.due = self.due.max(base);
@@ -372,12 +400,17 @@ fn locate(chain: &Chain, segment: &Segment, lsn: u64) -> Result<Option<IndexRow>
     if segment.sieved || !segment.skips.is_empty() {
         return Ok(None);
     }
-    let (sealed, row, end) = segment.with_extent(|extent| (extent.sealed, extent.index.find(lsn), extent.end));
+    let (sealed, row, end) =
+        segment.with_extent(|extent| (extent.sealed, extent.index.find(lsn), extent.end));
     if !sealed {
         return Ok(row);
     }
-    let file = chain.storage.open(&segment.name, Access::Read).map_err(|error| StorageError::new("open", &segment.name, error))?;
-    let seal = read_seal(&Arc::from(file), segment.salt, end).map_err(|error| StorageError::new("read", &segment.name, error))?;
+    let file = chain
+        .storage
+        .open(&segment.name, Access::Read)
+        .map_err(|error| StorageError::new("open", &segment.name, error))?;
+    let seal = read_seal(&Arc::from(file), segment.salt, end)
+        .map_err(|error| StorageError::new("read", &segment.name, error))?;
     Ok(seal.and_then(|seal| seal.index.find(lsn)))
 }
 
@@ -388,10 +421,15 @@ pub(crate) fn seek(chain: &Arc<Chain>, lsn: Lsn) -> Result<Position, ReadError> 
     if wanted > chain.written() {
         return Err(ReadError::Ahead { wanted: lsn, next: Lsn::new(chain.next()).unwrap_or(Lsn::FIRST) });
     }
-    let retired = || ReadError::Retired { wanted: lsn, first: chain.first().and_then(Lsn::new).unwrap_or(Lsn::FIRST) };
+    let retired =
+        || ReadError::Retired { wanted: lsn, first: chain.first().and_then(Lsn::new).unwrap_or(Lsn::FIRST) };
     let segment = chain.holding(wanted).ok_or_else(retired)?;
-    let from = locate(chain, &segment, wanted)?.unwrap_or(IndexRow { lsn: segment.base, offset: segment.start });
-    let file = chain.storage.open(&segment.name, Access::Read).map_err(|error| StorageError::new("open", &segment.name, error))?;
+    let from =
+        locate(chain, &segment, wanted)?.unwrap_or(IndexRow { lsn: segment.base, offset: segment.start });
+    let file = chain
+        .storage
+        .open(&segment.name, Access::Read)
+        .map_err(|error| StorageError::new("open", &segment.name, error))?;
     let (_, end) = segment.reach();
     let mut walk = Walk::new(Window::new(Arc::from(file), end, SEEK_CHUNK_BYTES), segment.salt, from.offset);
     let mut offset = from.offset;
@@ -400,7 +438,8 @@ pub(crate) fn seek(chain: &Arc<Chain>, lsn: Lsn) -> Result<Position, ReadError> 
             offset = skip.to;
             continue;
         }
-        let header = walk.peek_header(offset).map_err(|error| StorageError::new("read", &segment.name, error))?;
+        let header =
+            walk.peek_header(offset).map_err(|error| StorageError::new("read", &segment.name, error))?;
         let Some(header) = header else { break };
         let last = header.next_lsn() - 1;
         if header.kind == FrameKind::Records && last >= wanted && header.first_lsn <= wanted {
@@ -414,7 +453,10 @@ pub(crate) fn seek(chain: &Arc<Chain>, lsn: Lsn) -> Result<Position, ReadError> 
         }
         offset += header.frame_bytes();
     }
-    let (first, last) = chain.lost(wanted).and_then(|(first, last)| Lsn::new(first).zip(Lsn::new(last))).unwrap_or((lsn, lsn));
+    let (first, last) = chain
+        .lost(wanted)
+        .and_then(|(first, last)| Lsn::new(first).zip(Lsn::new(last)))
+        .unwrap_or((lsn, lsn));
     if chain.lost(wanted).is_some() {
         return Err(ReadError::Lost { first, last });
     }
@@ -434,4 +476,3 @@ pub(crate) fn seek(chain: &Arc<Chain>, lsn: Lsn) -> Result<Position, ReadError> 
         evidence: format!("no frame header that checks on the way to it, from offset {} on", from.offset),
     })))
 }
-

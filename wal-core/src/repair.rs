@@ -7,7 +7,10 @@
 
 use std::sync::Arc;
 
-use crate::control::{ANCESTOR_ROWS_MAX, AncestorRow, BegunRow, CONTROL_NAME, ControlFile, ControlState, FileRow, LOSS_ROWS_MAX, LossRow};
+use crate::control::{
+    ANCESTOR_ROWS_MAX, AncestorRow, BegunRow, CONTROL_NAME, ControlFile, ControlState, FileRow,
+    LOSS_ROWS_MAX, LossRow,
+};
 use crate::error::{RepairError, StorageError};
 use crate::lsn::{LogId, Lsn};
 use crate::open::{lock, read_slots};
@@ -92,7 +95,9 @@ pub fn repair(storage: Arc<dyn Storage>) -> Result<RepairPlan, RepairError> {
 fn survey(storage: &dyn Storage) -> Result<Survey, RepairError> {
     let survey = match Survey::new(storage) {
         Ok(survey) => survey,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(RepairError::Missing { dir: storage.describe() }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(RepairError::Missing { dir: storage.describe() });
+        }
         Err(error) => return Err(StorageError::new("read", storage.describe(), error).into()),
     };
     if survey.is_blank() {
@@ -123,7 +128,10 @@ impl RepairPlan {
     fn add(&mut self, storage: &dyn Storage, survey: &Survey) -> Result<Vec<(String, String)>, RepairError> {
         let count = survey.losses.len() + survey.control.as_ref().map_or(0, |control| control.losses.len());
         if count > LOSS_ROWS_MAX || survey.unlisted > 0 {
-            return Err(RepairError::TooMany { count: u64::try_from(count).unwrap_or(u64::MAX) + survey.unlisted, limit: LOSS_ROWS_MAX as u64 });
+            return Err(RepairError::TooMany {
+                count: u64::try_from(count).unwrap_or(u64::MAX) + survey.unlisted,
+                limit: LOSS_ROWS_MAX as u64,
+            });
         }
         let mut aside = Vec::new();
         for name in &survey.in_the_way {
@@ -133,7 +141,13 @@ impl RepairPlan {
             self.set_aside.push((CONTROL_NAME.to_owned(), free_name(storage, CONTROL_NAME)?));
         }
         self.accepted.extend(survey.findings.iter().filter(|finding| !finding.harmless).cloned());
-        self.lost.extend(survey.losses.iter().filter(|row| row.first <= row.last).filter_map(|row| Lsn::new(row.first).zip(Lsn::new(row.last))));
+        self.lost.extend(
+            survey
+                .losses
+                .iter()
+                .filter(|row| row.first <= row.last)
+                .filter_map(|row| Lsn::new(row.first).zip(Lsn::new(row.last))),
+        );
         self.set_aside.extend(aside.iter().cloned());
         Ok(aside)
     }
@@ -143,7 +157,10 @@ impl RepairPlan {
 fn free_name(storage: &dyn Storage, name: &str) -> Result<String, StorageError> {
     let entries = storage.list().map_err(|error| StorageError::new("list", storage.describe(), error))?;
     let taken = |candidate: &str| entries.iter().any(|entry| entry.name == candidate);
-    Ok((1_u64..).map(|number| format!("{name}.aside-{number}")).find(|candidate| !taken(candidate)).unwrap_or_default())
+    Ok((1_u64..)
+        .map(|number| format!("{name}.aside-{number}"))
+        .find(|candidate| !taken(candidate))
+        .unwrap_or_default())
 }
 
 /// Writes the branch into both slots; answers its log id.
@@ -155,17 +172,31 @@ fn accept(storage: &dyn Storage, survey: &Survey, branch: Option<LogId>) -> Resu
         state.log_id = branch.bytes();
     } else {
         state.log_id = draw_log_id(storage)?;
-        let ancestor = AncestorRow { log_id, last_segment_id: survey.highest_id, last_file_id: newest.map_or(0, |piece| piece.file_id), last_lsn: survey.last };
+        let ancestor = AncestorRow {
+            log_id,
+            last_segment_id: survey.highest_id,
+            last_file_id: newest.map_or(0, |piece| piece.file_id),
+            last_lsn: survey.last,
+        };
         state.ancestors.push(ancestor);
         if state.ancestors.len() > ANCESTOR_ROWS_MAX {
-            return Err(RepairError::TooMany { count: ANCESTOR_ROWS_MAX as u64 + 1, limit: ANCESTOR_ROWS_MAX as u64 });
+            return Err(RepairError::TooMany {
+                count: ANCESTOR_ROWS_MAX as u64 + 1,
+                limit: ANCESTOR_ROWS_MAX as u64,
+            });
         }
     }
     state.losses.extend(survey.losses.iter().map(clamp));
     let lost_to = survey.losses.iter().map(|row| row.last).max().unwrap_or(0);
     state.least_next = state.least_next.max(survey.next).max(survey.durable + 1).max(lost_to + 1);
     state.next_segment_id = survey.highest_id + 1;
-    state.begun = newest.map(|piece| BegunRow { file: FileRow { segment_id: piece.id, file_id: piece.file_id }, must_exist: true }).into_iter().collect();
+    state.begun = newest
+        .map(|piece| BegunRow {
+            file: FileRow { segment_id: piece.id, file_id: piece.file_id },
+            must_exist: true,
+        })
+        .into_iter()
+        .collect();
     write(storage, survey, state.clone())?;
     Ok(state.log_id)
 }
@@ -191,11 +222,15 @@ fn write(storage: &dyn Storage, survey: &Survey, state: ControlState) -> Result<
     let failed = |error| StorageError::new("write", CONTROL_NAME, error);
     let slots = read_slots(storage)?;
     match slots.filter(|slots| slots.newest().is_some()) {
-        Some(slots) => ControlFile::open(storage, &slots, state).and_then(|mut control| control.write_both()).map_err(failed),
+        Some(slots) => ControlFile::open(storage, &slots, state)
+            .and_then(|mut control| control.write_both())
+            .map_err(failed),
         None => {
             if survey.slots.is_some() {
                 let aside = free_name(storage, CONTROL_NAME)?;
-                storage.rename(CONTROL_NAME, &aside).map_err(|error| StorageError::new("rename", CONTROL_NAME, error))?;
+                storage
+                    .rename(CONTROL_NAME, &aside)
+                    .map_err(|error| StorageError::new("rename", CONTROL_NAME, error))?;
             }
             crate::prepare::discard(storage, &format!("{CONTROL_NAME}.tmp"));
             ControlFile::create(storage, state).map(|_| ()).map_err(failed)
@@ -207,7 +242,9 @@ fn write(storage: &dyn Storage, survey: &Survey, state: ControlState) -> Result<
 /// copy across what was lost.
 fn declare_durable(storage: &dyn Storage, survey: &Survey) -> Result<(), StorageError> {
     for piece in &survey.chain {
-        let file = storage.open(&piece.name, Access::ReadWrite).map_err(|error| StorageError::new("open", &piece.name, error))?;
+        let file = storage
+            .open(&piece.name, Access::ReadWrite)
+            .map_err(|error| StorageError::new("open", &piece.name, error))?;
         file.sync().map_err(|error| StorageError::new("sync", &piece.name, error))?;
     }
     let Some(mut state) = survey.control.clone() else { return Ok(()) };

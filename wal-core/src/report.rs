@@ -71,7 +71,8 @@ pub struct Ancestor {
 
 impl SurveyReport {
     pub(crate) fn new(survey: &Survey) -> SurveyReport {
-        let segments: Vec<SegmentInfo> = survey.chain.iter().filter_map(|piece| Segment::found(piece.clone()).info()).collect();
+        let segments: Vec<SegmentInfo> =
+            survey.chain.iter().filter_map(|piece| Segment::found(piece.clone()).info()).collect();
         let control = survey.control.as_ref();
         let pair = |first, last| Lsn::new(first).zip(Lsn::new(last)).filter(|(first, last)| first <= last);
         let base = survey.chain.first().map_or(1, |piece| piece.base);
@@ -89,12 +90,20 @@ impl SurveyReport {
             findings: survey.findings.clone(),
             unlisted_findings: survey.unlisted,
             extras: survey.extras.iter().map(ExtraFile::new).collect(),
-            lost: control.map_or_else(Vec::new, |control| control.losses.iter().filter_map(|row| pair(row.first, row.last)).collect()),
+            lost: control.map_or_else(Vec::new, |control| {
+                control.losses.iter().filter_map(|row| pair(row.first, row.last)).collect()
+            }),
             ancestors: control.map_or_else(Vec::new, |control| {
                 control
                     .ancestors
                     .iter()
-                    .filter_map(|row| Some(Ancestor { log_id: LogId::new(row.log_id)?, last_segment: SegmentId::new(row.last_segment_id)?, last: Lsn::new(row.last_lsn) }))
+                    .filter_map(|row| {
+                        Some(Ancestor {
+                            log_id: LogId::new(row.log_id)?,
+                            last_segment: SegmentId::new(row.last_segment_id)?,
+                            last: Lsn::new(row.last_lsn),
+                        })
+                    })
                     .collect()
             }),
             records: survey.records,

@@ -127,7 +127,11 @@ impl Stop {
     }
 
     fn of(header: &FrameHeader, at: u64, place: Place, note: impl Into<String>) -> Stop {
-        Stop { durable: header.durable(), claimed_end: Some(at.saturating_add(header.frame_bytes())), ..Stop::new(place, note) }
+        Stop {
+            durable: header.durable(),
+            claimed_end: Some(at.saturating_add(header.frame_bytes())),
+            ..Stop::new(place, note)
+        }
     }
 }
 
@@ -175,7 +179,9 @@ impl Walk {
 
     /// The body of the frame that was stepped over last.
     pub(crate) fn body(&self) -> &[u8] {
-        self.current.map_or(&[], |frame| self.window.held(frame.offset + HEADER_BYTES as u64, frame.header.body_bytes()))
+        self.current.map_or(&[], |frame| {
+            self.window.held(frame.offset + HEADER_BYTES as u64, frame.header.body_bytes())
+        })
     }
 
     /// Reads the header at `offset` alone; for finding the way without reading bodies.
@@ -192,7 +198,8 @@ impl Walk {
         let header = frame.header;
         let in_order = header.first_lsn == due || (jumps && header.first_lsn > due);
         if !in_order {
-            let note = format!("a frame that checks begins with LSN {} where LSN {due} is due", header.first_lsn);
+            let note =
+                format!("a frame that checks begins with LSN {} where LSN {due} is due", header.first_lsn);
             return Err(Stop::of(&header, offset, Place::Order, note));
         }
         Ok(frame)
@@ -212,16 +219,31 @@ impl Walk {
         let bytes = self.window.bytes(offset, HEADER_BYTES).map_err(|error| unreadable(&error))?;
         let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
             let zero = bytes.iter().all(|&byte| byte == 0);
-            return Err(if zero { Stop::new(Place::End, "the file ends here") } else { Stop::new(Place::Bytes, "the file ends within a frame's header") });
+            return Err(if zero {
+                Stop::new(Place::End, "the file ends here")
+            } else {
+                Stop::new(Place::Bytes, "the file ends within a frame's header")
+            });
         };
         let header = match FrameHeader::check(self.salt, offset, bytes) {
             HeaderCheck::Valid(header) => header,
-            HeaderCheck::Newer => return Err(Stop::new(Place::Newer, "a frame of a kind or with flags that this version does not know")),
-            HeaderCheck::Contradictory => return Err(Stop::new(Place::Order, "a frame header that checks and contradicts itself")),
+            HeaderCheck::Newer => {
+                return Err(Stop::new(
+                    Place::Newer,
+                    "a frame of a kind or with flags that this version does not know",
+                ));
+            }
+            HeaderCheck::Contradictory => {
+                return Err(Stop::new(Place::Order, "a frame header that checks and contradicts itself"));
+            }
             HeaderCheck::Invalid => return Err(Stop::new(Place::Bytes, "no frame header that checks")),
         };
         if header.frame_bytes() > limit.saturating_sub(offset) {
-            let note = format!("a frame of {} bytes, of which the file has {}", header.frame_bytes(), limit.saturating_sub(offset));
+            let note = format!(
+                "a frame of {} bytes, of which the file has {}",
+                header.frame_bytes(),
+                limit.saturating_sub(offset)
+            );
             return Err(Stop::of(&header, offset, Place::Short, note));
         }
         debug_assert!(header.body_bytes() <= BODY_BYTES_MAX);
@@ -232,11 +254,21 @@ impl Walk {
         }
         let body = frame.get(HEADER_BYTES..).unwrap_or_default();
         if !header.body_checks(self.salt, body) {
-            return Err(Stop::of(&header, offset, Place::Body, format!("the header of a frame with LSN {} checks, its body does not", header.first_lsn)));
+            return Err(Stop::of(
+                &header,
+                offset,
+                Place::Body,
+                format!("the header of a frame with LSN {} checks, its body does not", header.first_lsn),
+            ));
         }
         let body = body.get(..len_usize(header.body_bytes())).unwrap_or_default();
         if !body_parses(&header, body, offset, self.sieved) {
-            return Err(Stop::of(&header, offset, Place::Order, "the body has the right CRC and contradicts its header"));
+            return Err(Stop::of(
+                &header,
+                offset,
+                Place::Order,
+                "the body has the right CRC and contradicts its header",
+            ));
         }
         Ok(FrameAt { offset, header })
     }
@@ -275,14 +307,19 @@ impl Walk {
     /// The first position from `offset` on, in the window, where a header checks; and where to go on
     /// if there is none.
     fn first_header(&self, offset: u64) -> (u64, Option<u64>) {
-        let held = offset.checked_sub(self.window.start).map_or(&[][..], |from| self.window.buffer.get(len_usize(from)..).unwrap_or_default());
+        let held = offset
+            .checked_sub(self.window.start)
+            .map_or(&[][..], |from| self.window.buffer.get(len_usize(from)..).unwrap_or_default());
         let mut at = 0;
         while let Some(bytes) = held.get(at..).and_then(|rest| rest.first_chunk::<HEADER_BYTES>()) {
             // An LSN is not zero: most of what is not a frame is dismissed by that.
             let [_, _, _, _, _, _, _, _, lsn @ ..] = bytes;
             let lsn = lsn.first_chunk().map_or(0, |lsn| u64::from_le_bytes(*lsn));
             let position = offset + len64(at);
-            if lsn != 0 && lsn <= Lsn::MAX_NUMBER && matches!(FrameHeader::check(self.salt, position, bytes), HeaderCheck::Valid(_)) {
+            if lsn != 0
+                && lsn <= Lsn::MAX_NUMBER
+                && matches!(FrameHeader::check(self.salt, position, bytes), HeaderCheck::Valid(_))
+            {
                 return (position, Some(position));
             }
             at += 8;
@@ -314,7 +351,8 @@ fn body_parses(header: &FrameHeader, body: &[u8], offset: u64, stubs: bool) -> b
 /// seal alone.
 pub(crate) fn read_seal(file: &Arc<dyn StorageFile>, salt: Salt, end: u64) -> io::Result<Option<Seal>> {
     let length = file.len()?;
-    let window = Window::new(Arc::clone(file), length.min(end.saturating_add(SEAL_BYTES_MAX)), SEEK_CHUNK_BYTES);
+    let window =
+        Window::new(Arc::clone(file), length.min(end.saturating_add(SEAL_BYTES_MAX)), SEEK_CHUNK_BYTES);
     let mut walk = Walk::new(window, salt, end);
     match walk.frame_at(end) {
         Ok(frame) if frame.header.kind == FrameKind::Seal => {

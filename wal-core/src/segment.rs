@@ -61,7 +61,8 @@ const TRAILER_BYTES: usize = 16;
 pub(crate) const LINK_FRAME_BYTES: u64 = crate::frame::frame_bytes(LINK_BODY_BYTES);
 
 /// Room kept at the end of a segment for a seal with all planes and a full index.
-pub(crate) const SEAL_BYTES_MAX: u64 = crate::frame::frame_bytes(32 + 256 * 32 + INDEX_ROWS_MAX as u64 * 8 + TRAILER_BYTES as u64);
+pub(crate) const SEAL_BYTES_MAX: u64 =
+    crate::frame::frame_bytes(32 + 256 * 32 + INDEX_ROWS_MAX as u64 * 8 + TRAILER_BYTES as u64);
 
 const _: () = assert!(CRC_AT as u64 + 4 == HEADER_PAGE_BYTES);
 const _: () = assert!(HEADER_PAGE_BYTES.is_multiple_of(8) && LINK_FRAME_BYTES.is_multiple_of(8));
@@ -85,7 +86,9 @@ pub(crate) struct SegmentHeader {
 pub(crate) enum HeaderPage {
     Valid(SegmentHeader),
     /// Magic and CRC are right, the version or an incompatible feature is not known.
-    Newer { version: u32 },
+    Newer {
+        version: u32,
+    },
     Invalid,
 }
 
@@ -228,8 +231,19 @@ impl Link {
             let gap = base.checked_sub(1)?.checked_sub(predecessor_last)?;
             predecessor_file_id != 0 && predecessor_end >= HEADER_PAGE_BYTES && (branch || gap == 0)
         };
-        let sound = cursor.remaining() == 0 && flags & !(LINK_UNCLEAN | LINK_BRANCH) == 0 && (unclean || kept == 0) && follows;
-        sound.then_some(Link { predecessor_id, predecessor_file_id, predecessor_last, predecessor_end, base, kept: unclean.then_some(kept), branch })
+        let sound = cursor.remaining() == 0
+            && flags & !(LINK_UNCLEAN | LINK_BRANCH) == 0
+            && (unclean || kept == 0)
+            && follows;
+        sound.then_some(Link {
+            predecessor_id,
+            predecessor_file_id,
+            predecessor_last,
+            predecessor_end,
+            base,
+            kept: unclean.then_some(kept),
+            branch,
+        })
     }
 }
 
@@ -299,7 +313,12 @@ impl PlaneTable {
         for _ in 0..count {
             let plane = cursor.u8()?;
             cursor.zeros(7)?;
-            let row = PlaneCount { plane, records: cursor.u64()?, first: Lsn::new(cursor.u64()?)?, last: Lsn::new(cursor.u64()?)? };
+            let row = PlaneCount {
+                plane,
+                records: cursor.u64()?,
+                first: Lsn::new(cursor.u64()?)?,
+                last: Lsn::new(cursor.u64()?)?,
+            };
             let ascending = rows.last().is_none_or(|before| before.plane < plane);
             let span = row.last.number().checked_sub(row.first.number())?;
             if !ascending || plane == 0 || row.records == 0 || row.records - 1 > span {
@@ -374,7 +393,14 @@ pub(crate) struct Seal {
 impl Seal {
     /// The whole frame, at `offset`.
     pub(crate) fn frame(&self, salt: Salt, offset: u64, durable: u64) -> Vec<u8> {
-        let rows: Vec<(u32, u32)> = self.index.rows.iter().filter_map(|row| Some((u32::try_from(row.lsn - self.base).ok()?, u32::try_from(row.offset / 8).ok()?))).collect();
+        let rows: Vec<(u32, u32)> = self
+            .index
+            .rows
+            .iter()
+            .filter_map(|row| {
+                Some((u32::try_from(row.lsn - self.base).ok()?, u32::try_from(row.offset / 8).ok()?))
+            })
+            .collect();
         let mut body = Vec::new();
         body.put_u64(self.base);
         body.put_u64(self.last);
@@ -410,18 +436,23 @@ impl Seal {
         let mut index = SparseIndex::default();
         for _ in 0..index_rows {
             let row = IndexRow { lsn: base + u64::from(cursor.u32()?), offset: u64::from(cursor.u32()?) * 8 };
-            let ascending = index.rows.last().is_none_or(|before| before.lsn <= row.lsn && before.offset < row.offset);
+            let ascending =
+                index.rows.last().is_none_or(|before| before.lsn <= row.lsn && before.offset < row.offset);
             if !ascending || row.lsn > last || row.offset >= offset {
                 return None;
             }
             index.rows.push(row);
         }
-        let sound = cursor.u64()? == offset && cursor.array()? == TRAILER_MAGIC && cursor.remaining() == 0 && planes.records() == records;
+        let sound = cursor.u64()? == offset
+            && cursor.array()? == TRAILER_MAGIC
+            && cursor.remaining() == 0
+            && planes.records() == records;
         let inside = planes.rows.iter().all(|row| row.first.number() >= base && row.last.number() <= last);
         (sound && inside).then_some(Seal { base, last, planes, index })
     }
 
     /// Where the last 16 bytes of a file say that its seal begins. A hint: the seal there has to check.
+    #[cfg(test)]
     pub(crate) fn offset_from_trailer(trailer: &[u8; TRAILER_BYTES]) -> Option<u64> {
         let mut cursor = Cursor::new(trailer);
         let offset = cursor.u64()?;
@@ -450,12 +481,8 @@ pub(crate) struct Sieve {
 }
 
 impl Sieve {
-    /// Bytes that the frame takes.
-    #[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "the recycler sizes its rewrites by it"))]
-    pub(crate) fn frame_bytes(&self) -> u64 {
-        crate::frame::frame_bytes(len64(self.encode().len()))
-    }
-
+    /// The body of the frame. Core reads these; the recycler writes them.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         body.put_u64(self.original_end);
@@ -489,13 +516,20 @@ impl Sieve {
         let plane_rows = cursor.u32()?;
         cursor.zeros(4)?;
         Lsn::new(first)?;
-        if run_rows == 0 || run_rows > RUN_ROWS_MAX || plane_rows > 256 || flags & !SIEVE_LOST != 0 || last.checked_add(1)? < first {
+        if run_rows == 0
+            || run_rows > RUN_ROWS_MAX
+            || plane_rows > 256
+            || flags & !SIEVE_LOST != 0
+            || last.checked_add(1)? < first
+        {
             return None;
         }
         let mut run: Vec<RunRow> = Vec::new();
         for _ in 0..run_rows {
             let row = RunRow { segment_id: cursor.u64()?, file_id: cursor.u64()? };
-            if row.file_id == 0 || run.last().map_or(row.segment_id == 0, |before| before.segment_id >= row.segment_id) {
+            if row.file_id == 0
+                || run.last().map_or(row.segment_id == 0, |before| before.segment_id >= row.segment_id)
+            {
                 return None;
             }
             run.push(row);
@@ -503,7 +537,16 @@ impl Sieve {
         let planes = PlaneTable::parse(&mut cursor, plane_rows)?;
         let inside = planes.rows.iter().all(|row| row.first.number() >= first && row.last.number() <= last);
         let sound = cursor.remaining() == 0 && planes.records() == records && inside && original_last == last;
-        sound.then_some(Sieve { original_end, original_last, first, last, own_end, lost: flags & SIEVE_LOST != 0, run, planes })
+        sound.then_some(Sieve {
+            original_end,
+            original_last,
+            first,
+            last,
+            own_end,
+            lost: flags & SIEVE_LOST != 0,
+            run,
+            planes,
+        })
     }
 }
 
@@ -513,7 +556,16 @@ mod tests {
     use super::*;
 
     fn header() -> SegmentHeader {
-        SegmentHeader { log_id: [3; 16], segment_id: 7, file_id: 9, epoch: 2, capacity: 1 << 20, created_ns: 1, reused: false, label: "shard-1".to_owned() }
+        SegmentHeader {
+            log_id: [3; 16],
+            segment_id: 7,
+            file_id: 9,
+            epoch: 2,
+            capacity: 1 << 20,
+            created_ns: 1,
+            reused: false,
+            label: "shard-1".to_owned(),
+        }
     }
 
     fn planes() -> PlaneTable {
@@ -530,7 +582,11 @@ mod tests {
         for bit in 0..page.len() * 8 {
             let mut page = page.clone();
             page[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(SegmentHeader::check(&page), HeaderPage::Invalid, "bit {bit}: a damaged version is no version");
+            assert_eq!(
+                SegmentHeader::check(&page),
+                HeaderPage::Invalid,
+                "bit {bit}: a damaged version is no version"
+            );
         }
         assert_eq!(SegmentHeader::check(&page[..4095]), HeaderPage::Invalid);
     }
@@ -546,9 +602,23 @@ mod tests {
 
     #[test]
     fn links_read_back_and_contradictions_do_not() {
-        let link = Link { predecessor_id: 3, predecessor_file_id: 8, predecessor_last: 10, predecessor_end: 4184, base: 11, kept: Some(10), branch: false };
+        let link = Link {
+            predecessor_id: 3,
+            predecessor_file_id: 8,
+            predecessor_last: 10,
+            predecessor_end: 4184,
+            base: 11,
+            kept: Some(10),
+            branch: false,
+        };
         assert_eq!(Link::parse(&link.encode()), Some(link));
-        for broken in [Link { base: 12, ..link }, Link { base: 10, ..link }, Link { predecessor_file_id: 0, ..link }, Link { predecessor_end: 8, ..link }, Link { base: 0, ..link }] {
+        for broken in [
+            Link { base: 12, ..link },
+            Link { base: 10, ..link },
+            Link { predecessor_file_id: 0, ..link },
+            Link { predecessor_end: 8, ..link },
+            Link { base: 0, ..link },
+        ] {
             assert_eq!(Link::parse(&broken.encode()), None, "{broken:?}");
         }
         assert!(Link::parse(&Link { base: 20, branch: true, ..link }.encode()).is_some());
@@ -564,7 +634,11 @@ mod tests {
         let body = &frame[32..];
         assert_eq!(Seal::parse(body, 80_000), Some(seal));
         assert_eq!(Seal::parse(body, 80_008), None);
-        assert_eq!(Seal::offset_from_trailer(frame.last_chunk().unwrap()), Some(80_000), "the trailer is the end of the file");
+        assert_eq!(
+            Seal::offset_from_trailer(frame.last_chunk().unwrap()),
+            Some(80_000),
+            "the trailer is the end of the file"
+        );
     }
 
     #[test]
@@ -580,7 +654,10 @@ mod tests {
             planes: planes(),
         };
         assert_eq!(Sieve::parse(&sieve.encode()), Some(sieve.clone()));
-        let backwards = Sieve { run: vec![RunRow { segment_id: 7, file_id: 1 }, RunRow { segment_id: 5, file_id: 2 }], ..sieve };
+        let backwards = Sieve {
+            run: vec![RunRow { segment_id: 7, file_id: 1 }, RunRow { segment_id: 5, file_id: 2 }],
+            ..sieve
+        };
         assert_eq!(Sieve::parse(&backwards.encode()), None);
     }
 

@@ -78,7 +78,11 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}, {}): {} at offset {}", self.verdict, self.proof, self.label, self.file, self.offset)?;
+        write!(
+            f,
+            "{} ({}, {}): {} at offset {}",
+            self.verdict, self.proof, self.label, self.file, self.offset
+        )?;
         if let Some(lsn) = self.lsn {
             write!(f, ", LSN {lsn}")?;
         }
@@ -213,8 +217,26 @@ const ACCEPTABLE: &[Place] = &[
 ];
 
 /// A row before its conditions are narrowed.
-const fn row(label: &'static str, places: &'static [Place], next: &'static [Next], verdict: Verdict, proof: Proof, action: Action) -> Row {
-    Row { label, places, next, mark: None, reused: None, clean: None, accepted: Some(false), verdict, proof, action }
+const fn row(
+    label: &'static str,
+    places: &'static [Place],
+    next: &'static [Next],
+    verdict: Verdict,
+    proof: Proof,
+    action: Action,
+) -> Row {
+    Row {
+        label,
+        places,
+        next,
+        mark: None,
+        reused: None,
+        clean: None,
+        accepted: Some(false),
+        verdict,
+        proof,
+        action,
+    }
 }
 
 const fn marked(mark: bool, row: Row) -> Row {
@@ -245,14 +267,47 @@ pub(crate) static TABLE: [Row; 26] = [
     marked(false, row("filler-torn", FRAMES, &[Next::At], Clean, Unproved, GoOn)),
     marked(true, row("order-proved", &[Place::Order], LACKS, Damaged, Proved, Refuse)),
     marked(false, row("order-unproved", &[Place::Order], LACKS, Damaged, Unproved, Refuse)),
-    marked(true, row("records-damaged", &[Place::Body, Place::Short, Place::Bytes, Place::End], LACKS, Damaged, Proved, Refuse)),
+    marked(
+        true,
+        row(
+            "records-damaged",
+            &[Place::Body, Place::Short, Place::Bytes, Place::End],
+            LACKS,
+            Damaged,
+            Proved,
+            Refuse,
+        ),
+    ),
     marked(false, row("torn-body", &[Place::Body, Place::Short], LACKS, TornTail, Unproved, Cut)),
     marked(false, row("torn-hole", &[Place::Bytes, Place::End], &[Next::Beyond], TornTail, Unproved, Cut)),
-    marked(false, Row { reused: Some(false), clean: Some(false), ..row("torn-bytes", &[Place::Bytes], &[Next::None], TornTail, Unproved, Cut) }),
-    marked(false, Row { reused: Some(true), clean: Some(false), ..row("stale-bytes", &[Place::Bytes], &[Next::None], Clean, Unproved, Cut) }),
-    marked(false, Row { clean: Some(true), ..row("closed-bytes", &[Place::Bytes], &[Next::None], Clean, Proved, Cut) }),
-    marked(false, Row { clean: Some(false), ..row("clean-end", &[Place::End], &[Next::None], Clean, Unproved, Cut) }),
-    marked(false, Row { clean: Some(true), ..row("clean-close", &[Place::End], &[Next::None], Clean, Proved, Cut) }),
+    marked(
+        false,
+        Row {
+            reused: Some(false),
+            clean: Some(false),
+            ..row("torn-bytes", &[Place::Bytes], &[Next::None], TornTail, Unproved, Cut)
+        },
+    ),
+    marked(
+        false,
+        Row {
+            reused: Some(true),
+            clean: Some(false),
+            ..row("stale-bytes", &[Place::Bytes], &[Next::None], Clean, Unproved, Cut)
+        },
+    ),
+    marked(
+        false,
+        Row { clean: Some(true), ..row("closed-bytes", &[Place::Bytes], &[Next::None], Clean, Proved, Cut) },
+    ),
+    marked(
+        false,
+        Row { clean: Some(false), ..row("clean-end", &[Place::End], &[Next::None], Clean, Unproved, Cut) },
+    ),
+    marked(
+        false,
+        Row { clean: Some(true), ..row("clean-close", &[Place::End], &[Next::None], Clean, Proved, Cut) },
+    ),
 ];
 
 #[cfg(test)]
@@ -264,7 +319,8 @@ mod tests {
         Place::ALL.into_iter().flat_map(move |place| {
             [Next::None, Next::At, Next::Beyond].into_iter().flat_map(move |next| {
                 (0..16_u8).map(move |bits| {
-                    let [mark, reused, clean, accepted] = [0, 1, 2, 3].map(|bit| flags.contains(&(bits >> bit & 1 == 1)) && bits >> bit & 1 == 1);
+                    let [mark, reused, clean, accepted] = [0, 1, 2, 3]
+                        .map(|bit| flags.contains(&(bits >> bit & 1 == 1)) && bits >> bit & 1 == 1);
                     Evidence { place, next, mark, reused, clean, accepted }
                 })
             })
@@ -275,7 +331,8 @@ mod tests {
     fn every_combination_finds_exactly_one_row() {
         let mut seen = 0;
         for evidence in combinations() {
-            let rows: Vec<_> = TABLE.iter().filter(|row| row.matches(&evidence)).map(|row| row.label).collect();
+            let rows: Vec<_> =
+                TABLE.iter().filter(|row| row.matches(&evidence)).map(|row| row.label).collect();
             assert_eq!(rows.len(), 1, "{evidence:?} finds {rows:?}");
             seen += 1;
         }
@@ -299,7 +356,8 @@ mod tests {
     #[test]
     fn the_page_has_the_same_rows() {
         let page = include_str!("../../docs/recovery.md");
-        let documented: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+        let documented: Vec<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
         let coded: Vec<&str> = TABLE.iter().map(|row| row.label).collect();
         assert_eq!(documented, coded);
     }

@@ -59,7 +59,8 @@ impl View {
         let report = SurveyReport::new(&survey);
         let refusals = survey.findings.iter().filter(|finding| !finding.harmless).cloned().collect();
         let durable = survey.durable.min(survey.last);
-        let chain = Chain::new(storage, survey.chain, survey.next, durable, survey.control.as_ref(), refusals);
+        let chain =
+            Chain::new(storage, survey.chain, survey.next, durable, survey.control.as_ref(), refusals);
         Ok(View { chain: Arc::new(chain), report, past_damage: false })
     }
 

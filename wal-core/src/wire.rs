@@ -96,11 +96,15 @@ impl Put for Vec<u8> {
 /// Appends a varint of at most 32 bits, in its shortest form.
 #[inline]
 pub(crate) fn put_varint32(out: &mut Vec<u8>, mut value: u32) {
-    while value >= 0x80 {
-        out.push((value & 0x7f) as u8 | 0x80);
+    loop {
+        let [low, ..] = value.to_le_bytes();
         value >>= 7;
+        if value == 0 {
+            out.push(low);
+            return;
+        }
+        out.push(low | 0x80);
     }
-    out.push(value as u8);
 }
 
 /// Bytes that [`put_varint32`] takes for `value`.
@@ -142,7 +146,9 @@ mod tests {
 
     #[test]
     fn varints_have_one_form() {
-        for value in [0, 1, 63, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455, 268_435_456, u32::MAX] {
+        for value in
+            [0, 1, 63, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455, 268_435_456, u32::MAX]
+        {
             let mut out = Vec::new();
             put_varint32(&mut out, value);
             assert_eq!(out.len(), varint32_bytes(value));

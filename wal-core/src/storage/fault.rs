@@ -29,10 +29,7 @@ pub struct FaultStorage {
 impl FaultStorage {
     /// Wraps `inner`, without a fault so far.
     pub fn new(inner: Arc<dyn Storage>) -> Self {
-        Self {
-            inner,
-            control: Arc::new(Control::default()),
-        }
+        Self { inner, control: Arc::new(Control::default()) }
     }
 
     /// Adds a fault. If several would strike at one call, the one that was added first does; the
@@ -88,12 +85,7 @@ impl FaultStorage {
         let deadline = Instant::now() + HUNG_PATIENCE;
         let mut hangs = self.control.hangs.lock();
         while hangs.waiting == 0 {
-            if self
-                .control
-                .changed
-                .wait_until(&mut hangs, deadline)
-                .timed_out()
-            {
+            if self.control.changed.wait_until(&mut hangs, deadline).timed_out() {
                 return hangs.waiting > 0;
             }
         }
@@ -113,11 +105,7 @@ impl FaultStorage {
         let mut open_names = self.control.open_names.lock();
         open_names.retain(|open| open.strong_count() > 0);
         open_names.push(Arc::downgrade(&name));
-        Box::new(FaultFile {
-            inner,
-            name,
-            control: Arc::clone(&self.control),
-        })
+        Box::new(FaultFile { inner, name, control: Arc::clone(&self.control) })
     }
 }
 
@@ -244,9 +232,7 @@ impl Op {
             | Op::SetLen
             | Op::Allocate
             | Op::Sync => true,
-            Op::List | Op::Open | Op::Lock | Op::FreeBytes | Op::Random | Op::Len | Op::Read => {
-                false
-            }
+            Op::List | Op::Open | Op::Lock | Op::FreeBytes | Op::Random | Op::Len | Op::Read => false,
         }
     }
 }
@@ -364,58 +350,34 @@ impl Fault {
     /// At the `n`-th mutating call (see [`Op::is_mutating`]).
     #[must_use]
     pub fn at_mutation(self, n: u64) -> Self {
-        Self {
-            op: None,
-            call: n,
-            ..self
-        }
+        Self { op: None, call: n, ..self }
     }
 
     /// At the `n`-th call of this kind.
     #[must_use]
     pub fn at(self, op: Op, n: u64) -> Self {
-        Self {
-            op: Some(op),
-            call: n,
-            ..self
-        }
+        Self { op: Some(op), call: n, ..self }
     }
 
     /// Only calls on names that contain `text` strike and count. Renames have both names.
     #[must_use]
     pub fn on_name(self, text: &str) -> Self {
-        Self {
-            name: Some(text.to_owned()),
-            ..self
-        }
+        Self { name: Some(text.to_owned()), ..self }
     }
 
     /// From that call on, at each.
     #[must_use]
     pub fn sticky(self) -> Self {
-        Self {
-            sticky: true,
-            ..self
-        }
+        Self { sticky: true, ..self }
     }
 
     fn of(effect: Effect) -> Self {
-        Self {
-            effect,
-            op: None,
-            call: 1,
-            name: None,
-            sticky: false,
-        }
+        Self { effect, op: None, call: 1, name: None, sticky: false }
     }
 
     fn concerns(&self, op: Op, names: &[&str]) -> bool {
         let kind_fits = self.op.map_or(op.is_mutating(), |wanted| wanted == op);
-        kind_fits
-            && self
-                .name
-                .as_ref()
-                .is_none_or(|text| names.iter().any(|name| name.contains(text)))
+        kind_fits && self.name.as_ref().is_none_or(|text| names.iter().any(|name| name.contains(text)))
     }
 }
 
@@ -434,11 +396,7 @@ impl FaultFile {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write_at(offset, bytes)?;
-        self.control.count_bytes(
-            &self.name.lock(),
-            |counts| &mut counts.bytes_written,
-            written,
-        );
+        self.control.count_bytes(&self.name.lock(), |counts| &mut counts.bytes_written, written);
         Ok(written)
     }
 
@@ -458,8 +416,7 @@ impl FaultFile {
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read_at(offset, buffer)?;
-        self.control
-            .count_bytes(&self.name.lock(), |counts| &mut counts.bytes_read, read);
+        self.control.count_bytes(&self.name.lock(), |counts| &mut counts.bytes_read, read);
         Ok(read)
     }
 }
@@ -577,8 +534,7 @@ impl Control {
                 return true;
             }
             armed.calls += 1;
-            let due = armed.calls == armed.fault.call
-                || armed.fault.sticky && armed.calls > armed.fault.call;
+            let due = armed.calls == armed.fault.call || armed.fault.sticky && armed.calls > armed.fault.call;
             if !due {
                 return true;
             }
@@ -732,24 +688,15 @@ mod tests {
         storage.free_bytes().unwrap();
         storage.random(&mut [0; 4]).unwrap();
         let counts = storage.counts();
-        assert!(
-            Op::ALL.into_iter().all(|op| counts.get(op) == 1),
-            "{counts:?}"
-        );
-        assert_eq!(
-            (counts.total(), counts.bytes_read, counts.bytes_written),
-            (15, 3, 3)
-        );
+        assert!(Op::ALL.into_iter().all(|op| counts.get(op) == 1), "{counts:?}");
+        assert_eq!((counts.total(), counts.bytes_read, counts.bytes_written), (15, 3, 3));
         assert_eq!(storage.mutations(), 8);
 
         storage.list().unwrap();
         let since = storage.counts() - counts;
         assert_eq!((since.get(Op::List), since.total()), (1, 1));
         storage.reset_counts();
-        assert_eq!(
-            (storage.counts(), storage.mutations()),
-            (OpCounts::default(), 0)
-        );
+        assert_eq!((storage.counts(), storage.mutations()), (OpCounts::default(), 0));
     }
 
     #[test]
@@ -831,18 +778,10 @@ mod tests {
         let (_disk, storage) = storage();
         let wal = storage.create("1.wal").unwrap();
         let control = storage.create("control").unwrap();
-        storage.inject(
-            Fault::error(io::ErrorKind::Other)
-                .at(Op::Write, 1)
-                .on_name(".wal"),
-        );
+        storage.inject(Fault::error(io::ErrorKind::Other).at(Op::Write, 1).on_name(".wal"));
         control.write_at(0, b"a").unwrap();
         assert!(wal.write_at(0, b"a").is_err());
-        storage.inject(
-            Fault::error(io::ErrorKind::Other)
-                .at(Op::Rename, 1)
-                .on_name("2.wal"),
-        );
+        storage.inject(Fault::error(io::ErrorKind::Other).at(Op::Rename, 1).on_name("2.wal"));
         assert!(storage.rename("control", "2.wal").is_err());
     }
 
@@ -885,16 +824,10 @@ mod tests {
         storage.inject(Fault::lie().sticky());
         assert_eq!(file.write_at(0, b"abc").unwrap(), 3);
         file.set_len(10).unwrap();
-        assert_eq!(
-            file.allocate(0, 9, Allocation::Reserve).unwrap(),
-            Allocation::Reserve
-        );
+        assert_eq!(file.allocate(0, 9, Allocation::Reserve).unwrap(), Allocation::Reserve);
         storage.rename("a", "b").unwrap();
         storage.remove("a").unwrap();
-        assert_eq!(
-            (disk.names(), disk.len("a")),
-            (vec!["a".to_owned()], Some(0))
-        );
+        assert_eq!((disk.names(), disk.len("a")), (vec!["a".to_owned()], Some(0)));
         storage.clear_faults();
 
         file.write_at(0, b"abc").unwrap();
@@ -904,10 +837,7 @@ mod tests {
         file.sync().unwrap();
         storage.sync_dir().unwrap();
         let image = disk.crash(&CrashPlan::Nothing);
-        assert_eq!(
-            (image.names(), image.len("a")),
-            (vec!["a".to_owned()], Some(0))
-        );
+        assert_eq!((image.names(), image.len("a")), (vec!["a".to_owned()], Some(0)));
     }
 
     #[test]
@@ -950,9 +880,7 @@ mod tests {
         let (below, counter) = (disk.clone(), storage.clone());
         storage.on_call(move |op, name| {
             let len = below.fork_live().len("a");
-            images
-                .lock()
-                .push((counter.mutations(), op, name.to_owned(), len));
+            images.lock().push((counter.mutations(), op, name.to_owned(), len));
         });
         let file = storage.create("a").unwrap();
         file.write_at(0, b"abc").unwrap();

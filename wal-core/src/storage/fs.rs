@@ -245,20 +245,12 @@ pub(super) fn range_end(offset: u64, len: u64) -> io::Result<u64> {
     offset
         .checked_add(len)
         .filter(|end| i64::try_from(*end).is_ok())
-        .ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the range ends beyond any file",
-            )
-        })
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the range ends beyond any file"))
 }
 
 /// The refusal to open `name`, which is `what`.
 pub(super) fn refusal(name: &str, what: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        format!("{name} is {what}, not a regular file"),
-    )
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is {what}, not a regular file"))
 }
 
 fn make_durable_dir(dir: &Path) -> io::Result<bool> {
@@ -295,31 +287,20 @@ fn make_durable_dir(dir: &Path) -> io::Result<bool> {
 
 fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     guard(options);
-    let name = || {
-        path.file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned()
-    };
+    let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = match options.open(path) {
         Ok(file) => file,
         // Links, sockets and directories are refused by the system in words of its own (ELOOP,
         // ENXIO, EISDIR): say what is there instead.
         Err(error) => {
             return Err(match fs::symlink_metadata(path) {
-                Ok(metadata) if !metadata.is_file() => {
-                    refusal(&name(), kind_name(kind_of(&metadata)))
-                }
+                Ok(metadata) if !metadata.is_file() => refusal(&name(), kind_name(kind_of(&metadata))),
                 _ => error,
             });
         }
     };
     let metadata = file.metadata()?;
-    if metadata.is_file() {
-        Ok(file)
-    } else {
-        Err(refusal(&name(), kind_name(kind_of(&metadata))))
-    }
+    if metadata.is_file() { Ok(file) } else { Err(refusal(&name(), kind_name(kind_of(&metadata)))) }
 }
 
 fn open_lock_file(path: &Path) -> io::Result<File> {
@@ -332,11 +313,7 @@ fn open_lock_file(path: &Path) -> io::Result<File> {
 fn read_holder(file: &File) -> Option<u32> {
     let mut buffer = [0; HOLDER_BYTES];
     let len = uninterrupted(|| read_file_at(file, &mut buffer, 0)).ok()?;
-    std::str::from_utf8(buffer.get(..len)?)
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    std::str::from_utf8(buffer.get(..len)?).ok()?.trim().parse().ok()
 }
 
 /// Leaves our process id in the lock file.
@@ -355,11 +332,7 @@ fn describe_entry(name: &std::ffi::OsStr, metadata: &fs::Metadata) -> Entry {
     Entry {
         name: name.to_string_lossy().into_owned(),
         kind,
-        len: if kind == EntryKind::File {
-            metadata.len()
-        } else {
-            0
-        },
+        len: if kind == EntryKind::File { metadata.len() } else { 0 },
         links: link_count(metadata),
     }
 }
@@ -582,12 +555,7 @@ mod tests {
     }
 
     fn entry(storage: &FsStorage, name: &str) -> Entry {
-        storage
-            .list()
-            .unwrap()
-            .into_iter()
-            .find(|entry| entry.name == name)
-            .unwrap()
+        storage.list().unwrap().into_iter().find(|entry| entry.name == name).unwrap()
     }
 
     #[test]
@@ -616,9 +584,7 @@ mod tests {
     fn make_dir_refuses_a_file_in_its_place() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("log"), "x").unwrap();
-        let error = FsStorage::new(dir.path().join("log"))
-            .make_dir()
-            .unwrap_err();
+        let error = FsStorage::new(dir.path().join("log")).make_dir().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
     }
 
@@ -666,10 +632,7 @@ mod tests {
                 assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}: {error}");
                 assert!(error.to_string().contains("not a regular file"), "{error}");
             }
-            assert_eq!(
-                storage.create(name).unwrap_err().kind(),
-                io::ErrorKind::AlreadyExists
-            );
+            assert_eq!(storage.create(name).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
             assert!(matches!(storage.lock(name), Err(LockError::Io(_))));
         }
         assert!(!at("nowhere").exists());
@@ -696,21 +659,14 @@ mod tests {
     fn names_do_not_lead_out() {
         let (_dir, storage) = storage();
         for name in ["", ".", "..", "a/b", "../a", "a\\b", "a\0b"] {
-            assert_eq!(
-                storage.create(name).unwrap_err().kind(),
-                io::ErrorKind::InvalidInput
-            );
+            assert_eq!(storage.create(name).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
     }
 
     #[test]
     fn a_held_lock_names_its_holder() {
         let (_dir, storage) = storage();
-        fs::write(
-            storage.path().join("lock"),
-            "4294967295 and more of another life",
-        )
-        .unwrap();
+        fs::write(storage.path().join("lock"), "4294967295 and more of another life").unwrap();
         let lock = storage.lock("lock").unwrap();
         let again = FsStorage::new(storage.path()).lock("lock");
         match again {
@@ -739,12 +695,7 @@ mod tests {
         storage.create("a").unwrap().write_at(0, b"abc").unwrap();
         let path = storage.path().join("a");
         let past = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1000);
-        File::options()
-            .write(true)
-            .open(&path)
-            .unwrap()
-            .set_modified(past)
-            .unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(past).unwrap();
         let file = storage.open("a", Access::Read).unwrap();
         let mut buffer = [0; 3];
         assert_eq!(file.read_at(0, &mut buffer).unwrap(), 3);
@@ -761,10 +712,7 @@ mod tests {
         let file = storage.create("a").unwrap();
         file.write_at(0, b"abc").unwrap();
         let len = 3 * ZEROS_PIECE_BYTES + 5;
-        assert_eq!(
-            file.allocate(0, len, Allocation::Zeros).unwrap(),
-            Allocation::Zeros
-        );
+        assert_eq!(file.allocate(0, len, Allocation::Zeros).unwrap(), Allocation::Zeros);
         file.sync().unwrap();
         assert_eq!(file.len().unwrap(), len);
         let metadata = fs::metadata(storage.path().join("a")).unwrap();

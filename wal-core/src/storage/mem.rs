@@ -36,10 +36,7 @@ pub struct MemStorage {
 impl MemStorage {
     /// An empty disk without a bound, whose random bytes follow from `seed`.
     pub fn new(seed: u64) -> Self {
-        Self::of(Disk {
-            random: seed,
-            ..Disk::default()
-        })
+        Self::of(Disk { random: seed, ..Disk::default() })
     }
 
     /// The same disk, with room for `bytes` only; see [`set_capacity`](Self::set_capacity).
@@ -165,9 +162,7 @@ impl MemStorage {
     }
 
     fn of(disk: Disk) -> Self {
-        Self {
-            disk: Arc::new(RwLock::new(disk)),
-        }
+        Self { disk: Arc::new(RwLock::new(disk)) }
     }
 
     fn tamper(&self, name: &str, mut change: impl FnMut(&mut Image) -> bool) -> bool {
@@ -183,11 +178,7 @@ impl MemStorage {
         if let Some(file) = disk.files.get_mut(&inode) {
             file.handles += 1;
         }
-        Box::new(MemFile {
-            storage: self.clone(),
-            inode,
-            access,
-        })
+        Box::new(MemFile { storage: self.clone(), inode, access })
     }
 }
 
@@ -206,11 +197,7 @@ impl fmt::Debug for MemStorage {
 impl Storage for MemStorage {
     fn list(&self) -> io::Result<Vec<Entry>> {
         let disk = self.disk.read();
-        Ok(disk
-            .live
-            .iter()
-            .map(|(name, place)| disk.entry(name, *place))
-            .collect())
+        Ok(disk.live.iter().map(|(name, place)| disk.entry(name, *place)).collect())
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn StorageFile>> {
@@ -250,10 +237,7 @@ impl Storage for MemStorage {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         disk.live.remove(name);
-        disk.changes.push(Change::Remove {
-            name: name.to_owned(),
-            place,
-        });
+        disk.changes.push(Change::Remove { name: name.to_owned(), place });
         disk.collect();
         Ok(())
     }
@@ -277,14 +261,9 @@ impl Storage for MemStorage {
             }
         }
         if !disk.locks.insert(name.to_owned()) {
-            return Err(LockError::Held {
-                holder: Some(std::process::id()),
-            });
+            return Err(LockError::Held { holder: Some(std::process::id()) });
         }
-        Ok(Box::new(MemLock {
-            storage: self.clone(),
-            name: name.to_owned(),
-        }))
+        Ok(Box::new(MemLock { storage: self.clone(), name: name.to_owned() }))
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
@@ -342,11 +321,7 @@ impl CrashPlan {
             Self::Everything => true,
             Self::Prefix(count) => number < *count,
             Self::Subset(chosen) => chosen.get(number).copied().unwrap_or(false),
-            Self::Mask {
-                first,
-                bits,
-                others,
-            } => match number.checked_sub(*first) {
+            Self::Mask { first, bits, others } => match number.checked_sub(*first) {
                 Some(bit @ 0..=63) => bits >> bit & 1 == 1,
                 _ => *others,
             },
@@ -354,10 +329,7 @@ impl CrashPlan {
                 // Half of everything is only one kind of crash: nearly all and nearly nothing come
                 // up as often.
                 let share = scramble(seed.wrapping_sub(GOLDEN)) & 0xff;
-                let drawn = scramble(
-                    seed.wrapping_add(GOLDEN)
-                        .wrapping_add(scramble(number as u64)),
-                );
+                let drawn = scramble(seed.wrapping_add(GOLDEN).wrapping_add(scramble(number as u64)));
                 drawn & 0xff < share
             }
         }
@@ -373,29 +345,17 @@ struct MemFile {
 
 impl MemFile {
     fn look<T>(&self, at: impl FnOnce(&File) -> T) -> io::Result<T> {
-        self.storage
-            .disk
-            .read()
-            .files
-            .get(&self.inode)
-            .map(at)
-            .ok_or_else(gone)
+        self.storage.disk.read().files.get(&self.inode).map(at).ok_or_else(gone)
     }
 
     /// Changes the file, given the bytes that may still be allocated.
     fn change<T>(&self, by: impl FnOnce(&mut File, u64) -> io::Result<T>) -> io::Result<T> {
         if self.access == Access::Read {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "opened for reading only",
-            ));
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "opened for reading only"));
         }
         let mut disk = self.storage.disk.write();
         let room = disk.free_bytes();
-        disk.files
-            .get_mut(&self.inode)
-            .ok_or_else(gone)
-            .and_then(|file| by(file, room))
+        disk.files.get_mut(&self.inode).ok_or_else(gone).and_then(|file| by(file, room))
     }
 }
 
@@ -462,8 +422,7 @@ impl StorageFile for MemFile {
                 Allocation::Sparse => end,
             };
             if start < end {
-                let wanted =
-                    usize::try_from(end - start).map_err(|_| io::ErrorKind::StorageFull)?;
+                let wanted = usize::try_from(end - start).map_err(|_| io::ErrorKind::StorageFull)?;
                 if file.live.fitting(start, wanted, room) < wanted {
                     return Err(io::ErrorKind::StorageFull.into());
                 }
@@ -493,10 +452,7 @@ impl StorageLock for MemLock {}
 
 impl fmt::Debug for MemLock {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("MemLock")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
+        formatter.debug_struct("MemLock").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -520,11 +476,7 @@ fn gone() -> io::Error {
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]
-#[allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::cast_possible_truncation
-)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 mod tests {
     use std::collections::BTreeSet;
 
@@ -547,23 +499,14 @@ mod tests {
     }
 
     fn content(disk: &MemStorage) -> Vec<(String, Option<Vec<u8>>)> {
-        disk.names()
-            .into_iter()
-            .map(|name| (name.clone(), disk.read(&name)))
-            .collect()
+        disk.names().into_iter().map(|name| (name.clone(), disk.read(&name))).collect()
     }
 
     fn accounts_are_right(disk: &MemStorage) -> bool {
         let disk = disk.disk.read();
-        let images = disk
-            .files
-            .values()
-            .flat_map(|file| [&file.live, &file.durable]);
+        let images = disk.files.values().flat_map(|file| [&file.live, &file.durable]);
         images.into_iter().all(|image| {
-            let sectors = image
-                .blocks
-                .values()
-                .map(|slot| slot.allocated.count_ones());
+            let sectors = image.blocks.values().map(|slot| slot.allocated.count_ones());
             u64::from(sectors.sum::<u32>()) == image.allocated_sectors
         })
     }
@@ -579,16 +522,10 @@ mod tests {
         let (disk, file) = disk();
         file.write_at(0, &[2; 512]).unwrap();
         assert_eq!(disk.pending(), 1);
-        assert_eq!(
-            disk.crash(&CrashPlan::Nothing).read("a").unwrap(),
-            [1; 1024]
-        );
+        assert_eq!(disk.crash(&CrashPlan::Nothing).read("a").unwrap(), [1; 1024]);
         file.sync().unwrap();
         assert_eq!(disk.pending(), 0);
-        assert_eq!(
-            disk.crash(&CrashPlan::Nothing).read("a").unwrap()[..512],
-            [2; 512]
-        );
+        assert_eq!(disk.crash(&CrashPlan::Nothing).read("a").unwrap()[..512], [2; 512]);
     }
 
     #[test]
@@ -610,11 +547,7 @@ mod tests {
         let short = disk.crash(&subset(&[1, 1, 0]));
         assert_eq!(short.read("a").unwrap(), [1; 1024]);
         // What is out of reach stays so when the file grows again.
-        short
-            .open("a", Access::ReadWrite)
-            .unwrap()
-            .set_len(2000)
-            .unwrap();
+        short.open("a", Access::ReadWrite).unwrap().set_len(2000).unwrap();
         assert_eq!(short.read("a").unwrap()[1024..], [0; 976]);
         let hollow = disk.crash(&subset(&[0, 1, 1])).read("a").unwrap();
         assert_eq!(hollow.len(), 1624);
@@ -627,25 +560,16 @@ mod tests {
         let (disk, file) = disk();
         file.set_len(700).unwrap();
         assert_eq!(disk.pending(), 2);
-        assert_eq!(
-            disk.crash(&CrashPlan::Nothing).read("a").unwrap(),
-            [1; 1024]
-        );
+        assert_eq!(disk.crash(&CrashPlan::Nothing).read("a").unwrap(), [1; 1024]);
         assert_eq!(disk.crash(&subset(&[0, 1])).read("a").unwrap(), [1; 700]);
         let half = disk.crash(&subset(&[1, 0])).read("a").unwrap();
-        assert_eq!(
-            (half.len(), &half[..700], &half[700..]),
-            (1024, &[1; 700][..], &[0; 324][..])
-        );
+        assert_eq!((half.len(), &half[..700], &half[700..]), (1024, &[1; 700][..], &[0; 324][..]));
 
         file.set_len(100).unwrap();
         file.set_len(1024).unwrap();
         assert_eq!(disk.pending(), 2);
         assert_eq!(disk.read("a").unwrap()[100..], [0; 924]);
-        assert_eq!(
-            disk.crash(&subset(&[1, 0])).read("a").unwrap()[512..],
-            [1; 512]
-        );
+        assert_eq!(disk.crash(&subset(&[1, 0])).read("a").unwrap()[512..], [1; 512]);
         file.sync().unwrap();
         assert_eq!(disk.crash(&CrashPlan::Nothing).read("a"), disk.read("a"));
     }
@@ -658,10 +582,7 @@ mod tests {
         file.sync().unwrap();
         assert_eq!(disk.pending(), 1);
         assert!(disk.crash(&CrashPlan::Nothing).names().is_empty());
-        assert_eq!(
-            disk.crash(&CrashPlan::Everything).read("a").unwrap(),
-            b"abc"
-        );
+        assert_eq!(disk.crash(&CrashPlan::Everything).read("a").unwrap(), b"abc");
         disk.sync_dir().unwrap();
         assert_eq!(disk.crash(&CrashPlan::Nothing).read("a").unwrap(), b"abc");
         // And the name alone is not the content.
@@ -689,10 +610,7 @@ mod tests {
         assert_eq!(disk.pending(), 1);
         assert_eq!(disk.crash(&CrashPlan::Nothing).read("b").unwrap(), b"old");
         let image = disk.crash(&CrashPlan::Everything);
-        assert_eq!(
-            (image.names(), image.len("b")),
-            (vec!["b".to_owned()], Some(1024))
-        );
+        assert_eq!((image.names(), image.len("b")), (vec!["b".to_owned()], Some(1024)));
     }
 
     #[test]
@@ -729,10 +647,7 @@ mod tests {
             let live = content(&disk);
             assert_eq!(content(&disk.crash(&CrashPlan::Everything)), live);
             assert_eq!(content(&disk.fork_live()), live);
-            assert_eq!(
-                content(&disk.crash(&CrashPlan::Prefix(disk.pending()))),
-                live
-            );
+            assert_eq!(content(&disk.crash(&CrashPlan::Prefix(disk.pending()))), live);
             assert_eq!(disk.crash(&CrashPlan::Everything).pending(), 0);
         }
     }
@@ -761,21 +676,14 @@ mod tests {
             }
             let live = disk.read("a").unwrap();
             assert!(accounts_are_right(&disk));
-            assert!(accounts_are_right(
-                &disk.crash(&CrashPlan::Seeded(draw(u64::MAX)))
-            ));
+            assert!(accounts_are_right(&disk.crash(&CrashPlan::Seeded(draw(u64::MAX)))));
             assert_eq!(disk.crash(&CrashPlan::Nothing).read("a").unwrap(), synced);
-            let image = disk
-                .crash(&CrashPlan::Seeded(draw(u64::MAX)))
-                .read("a")
-                .unwrap();
+            let image = disk.crash(&CrashPlan::Seeded(draw(u64::MAX))).read("a").unwrap();
             assert!(image.len() == live.len() || image.len() == synced.len());
             for (number, sector) in image.chunks(SECTOR_LEN).enumerate() {
                 let padded = |bytes: &[u8]| -> Vec<u8> {
                     let from = number * SECTOR_LEN;
-                    (from..from + sector.len())
-                        .map(|at| bytes.get(at).copied().unwrap_or(0))
-                        .collect()
+                    (from..from + sector.len()).map(|at| bytes.get(at).copied().unwrap_or(0)).collect()
                 };
                 assert!(sector == padded(&live) || sector == padded(&synced));
             }
@@ -791,10 +699,7 @@ mod tests {
         let images: BTreeSet<Vec<u8>> = (0..50)
             .map(|seed| {
                 let image = disk.crash(&CrashPlan::Seeded(seed)).read("a").unwrap();
-                assert_eq!(
-                    disk.crash(&CrashPlan::Seeded(seed)).read("a").unwrap(),
-                    image
-                );
+                assert_eq!(disk.crash(&CrashPlan::Seeded(seed)).read("a").unwrap(), image);
                 image
             })
             .collect();
@@ -806,21 +711,11 @@ mod tests {
         let (disk, file) = disk();
         file.write_at(0, &[2; 1024]).unwrap();
         file.write_at(1024, &[2; 512]).unwrap();
-        let plan = |first, bits, others| CrashPlan::Mask {
-            first,
-            bits,
-            others,
-        };
-        assert_eq!(
-            disk.crash(&plan(0, 0b10, false)).read("a").unwrap()[512..],
-            [2; 512]
-        );
+        let plan = |first, bits, others| CrashPlan::Mask { first, bits, others };
+        assert_eq!(disk.crash(&plan(0, 0b10, false)).read("a").unwrap()[512..], [2; 512]);
         assert_eq!(disk.crash(&plan(3, 0, true)).read("a").unwrap(), [2; 1024]);
         let image = disk.crash(&plan(1, 0b110, false)).read("a").unwrap();
-        assert_eq!(
-            (image.len(), image[0], image[512], image[1024]),
-            (1536, 1, 1, 2)
-        );
+        assert_eq!((image.len(), image[0], image[512], image[1024]), (1536, 1, 1, 2));
     }
 
     #[test]
@@ -829,11 +724,7 @@ mod tests {
         file.write_at(0, b"abc").unwrap();
         let image = disk.crash(&CrashPlan::Everything);
         file.write_at(0, b"xyz").unwrap();
-        image
-            .open("a", Access::ReadWrite)
-            .unwrap()
-            .write_at(1, b"!")
-            .unwrap();
+        image.open("a", Access::ReadWrite).unwrap().write_at(1, b"!").unwrap();
         assert_eq!(image.read("a").unwrap()[..3], *b"a!c");
         assert_eq!(disk.read("a").unwrap()[..3], *b"xyz");
     }
@@ -842,10 +733,7 @@ mod tests {
     fn locks_do_not_survive_a_crash() {
         let disk = MemStorage::new(1);
         let lock = disk.lock("lock").unwrap();
-        assert!(matches!(
-            disk.lock("lock"),
-            Err(LockError::Held { holder: Some(_) })
-        ));
+        assert!(matches!(disk.lock("lock"), Err(LockError::Held { holder: Some(_) })));
         disk.fork_live().lock("lock").unwrap();
         disk.crash(&CrashPlan::Nothing).lock("lock").unwrap();
         assert_eq!((disk.names(), disk.pending()), (vec!["lock".to_owned()], 0));
@@ -858,15 +746,10 @@ mod tests {
         let disk = MemStorage::new(1).with_capacity(4096);
         let full = |error: io::Error| error.kind() == io::ErrorKind::StorageFull;
         let file = disk.create("a").unwrap();
-        assert_eq!(
-            file.allocate(0, 2048, Allocation::Zeros).unwrap(),
-            Allocation::Zeros
-        );
+        assert_eq!(file.allocate(0, 2048, Allocation::Zeros).unwrap(), Allocation::Zeros);
         assert_eq!(disk.free_bytes().unwrap(), 2048);
         assert!(full(file.allocate(0, 5000, Allocation::Zeros).unwrap_err()));
-        assert!(full(
-            file.allocate(0, 5000, Allocation::Reserve).unwrap_err()
-        ));
+        assert!(full(file.allocate(0, 5000, Allocation::Reserve).unwrap_err()));
         assert_eq!(disk.len("a"), Some(2048));
         file.set_len(1 << 40).unwrap();
         assert_eq!(disk.free_bytes().unwrap(), 2048);
@@ -895,57 +778,28 @@ mod tests {
         disk.plant_directory("directory");
         disk.plant_link("link");
         for name in ["directory", "link"] {
-            assert_eq!(
-                disk.open(name, Access::Read).unwrap_err().kind(),
-                io::ErrorKind::InvalidInput
-            );
-            assert_eq!(
-                disk.create(name).unwrap_err().kind(),
-                io::ErrorKind::AlreadyExists
-            );
+            assert_eq!(disk.open(name, Access::Read).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(disk.create(name).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
             assert!(matches!(disk.lock(name), Err(LockError::Io(_))));
         }
-        let kinds: Vec<_> = disk
-            .list()
-            .unwrap()
-            .iter()
-            .map(|entry| entry.kind)
-            .collect();
+        let kinds: Vec<_> = disk.list().unwrap().iter().map(|entry| entry.kind).collect();
         assert_eq!(kinds, [EntryKind::Directory, EntryKind::Link]);
-        assert_eq!(
-            disk.crash(&CrashPlan::Nothing).names(),
-            ["directory", "link"]
-        );
+        assert_eq!(disk.crash(&CrashPlan::Nothing).names(), ["directory", "link"]);
     }
 
     #[test]
     fn links_are_counted() {
         let (disk, file) = disk();
         disk.link("a", "b").unwrap();
-        assert!(
-            disk.list()
-                .unwrap()
-                .iter()
-                .all(|entry| entry.links == 2 && entry.len == 1024)
-        );
+        assert!(disk.list().unwrap().iter().all(|entry| entry.links == 2 && entry.len == 1024));
         assert_eq!(disk.crash(&CrashPlan::Nothing).names(), ["a"]);
         file.write_at(0, b"new").unwrap();
         assert_eq!(disk.read("b").unwrap()[..3], *b"new");
         let image = disk.crash(&CrashPlan::Everything);
-        image
-            .open("a", Access::ReadWrite)
-            .unwrap()
-            .write_at(0, b"one")
-            .unwrap();
+        image.open("a", Access::ReadWrite).unwrap().write_at(0, b"one").unwrap();
         assert_eq!(image.read("b").unwrap()[..3], *b"one");
-        assert_eq!(
-            disk.link("c", "d").unwrap_err().kind(),
-            io::ErrorKind::NotFound
-        );
-        assert_eq!(
-            disk.link("a", "b").unwrap_err().kind(),
-            io::ErrorKind::AlreadyExists
-        );
+        assert_eq!(disk.link("c", "d").unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(disk.link("a", "b").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     }
 
     #[test]
@@ -958,10 +812,7 @@ mod tests {
         assert_eq!(disk.crash(&CrashPlan::Nothing).len("a"), Some(700));
         assert!(disk.truncate("a", 1000));
         assert_eq!(disk.pending(), 0);
-        assert_eq!(
-            disk.crash(&CrashPlan::Nothing).read("a").unwrap()[700..],
-            [0; 300]
-        );
+        assert_eq!(disk.crash(&CrashPlan::Nothing).read("a").unwrap()[700..], [0; 300]);
         assert!(disk.remove_file("a"));
         assert!(!disk.remove_file("a"));
         assert!(disk.crash(&CrashPlan::Everything).names().is_empty());

@@ -14,9 +14,9 @@
 use std::fmt::Debug;
 use std::io;
 
-mod fs;
 #[cfg(any(test, feature = "testing"))]
 mod fault;
+mod fs;
 #[cfg(any(test, feature = "testing"))]
 mod mem;
 #[cfg(any(test, feature = "testing"))]

@@ -45,61 +45,36 @@ pub const POINTS: &[(&str, Point)] = &[
     ("gaps_read_as_zeros", gaps_read_as_zeros),
     ("set_len_cuts_and_extends", set_len_cuts_and_extends),
     ("allocate_keeps_bytes", allocate_keeps_bytes),
-    (
-        "allocate_within_changes_nothing",
-        allocate_within_changes_nothing,
-    ),
+    ("allocate_within_changes_nothing", allocate_within_changes_nothing),
     ("reading_handles_do_not_write", reading_handles_do_not_write),
     ("handles_see_each_other", handles_see_each_other),
     ("rename_moves", rename_moves),
     ("rename_replaces", rename_replaces),
     ("a_handle_follows_a_rename", a_handle_follows_a_rename),
     ("remove_removes", remove_removes),
-    (
-        "list_tells_kind_length_and_links",
-        list_tells_kind_length_and_links,
-    ),
+    ("list_tells_kind_length_and_links", list_tells_kind_length_and_links),
     ("a_lock_excludes", a_lock_excludes),
     ("a_lock_leaves_its_file", a_lock_leaves_its_file),
     ("random_bytes_differ", random_bytes_differ),
     ("syncs_succeed", syncs_succeed),
     ("space_and_name_are_told", space_and_name_are_told),
-    (
-        "reads_and_writes_run_side_by_side",
-        reads_and_writes_run_side_by_side,
-    ),
+    ("reads_and_writes_run_side_by_side", reads_and_writes_run_side_by_side),
 ];
 
 /// A name can be created once, and creating does not touch what is there.
 pub fn create_is_exclusive(storage: &dyn Storage) -> Result<(), String> {
     let file = create(storage, "a", b"abc")?;
-    expect_kind(
-        storage.create("a"),
-        io::ErrorKind::AlreadyExists,
-        "creating a taken name",
-    )?;
+    expect_kind(storage.create("a"), io::ErrorKind::AlreadyExists, "creating a taken name")?;
     expect_content(&*file, b"abc")
 }
 
 /// Opening, renaming and removing what is not there say `NotFound` and create nothing.
 pub fn missing_names_are_not_found(storage: &dyn Storage) -> Result<(), String> {
     for access in [Access::Read, Access::ReadWrite] {
-        expect_kind(
-            storage.open("a", access),
-            io::ErrorKind::NotFound,
-            "opening a missing name",
-        )?;
+        expect_kind(storage.open("a", access), io::ErrorKind::NotFound, "opening a missing name")?;
     }
-    expect_kind(
-        storage.rename("a", "b"),
-        io::ErrorKind::NotFound,
-        "renaming a missing name",
-    )?;
-    expect_kind(
-        storage.remove("a"),
-        io::ErrorKind::NotFound,
-        "removing a missing name",
-    )?;
+    expect_kind(storage.rename("a", "b"), io::ErrorKind::NotFound, "renaming a missing name")?;
+    expect_kind(storage.remove("a"), io::ErrorKind::NotFound, "removing a missing name")?;
     expect(names(storage)?, Vec::new(), "names")
 }
 
@@ -107,11 +82,7 @@ pub fn missing_names_are_not_found(storage: &dyn Storage) -> Result<(), String> 
 pub fn a_new_file_is_empty(storage: &dyn Storage) -> Result<(), String> {
     let file = create(storage, "a", b"")?;
     expect(ok(file.len(), "len")?, 0, "length of a new file")?;
-    expect(
-        ok(file.read_at(0, &mut [0; 4]), "read")?,
-        0,
-        "bytes read from a new file",
-    )
+    expect(ok(file.read_at(0, &mut [0; 4]), "read")?, 0, "bytes read from a new file")
 }
 
 /// Bytes come back, through this handle and through another, at any offset.
@@ -126,11 +97,7 @@ pub fn what_was_written_is_read(storage: &dyn Storage) -> Result<(), String> {
         ok(read_full(&*other, offset, &mut buffer), "read")?;
         let wanted = content.get(offset_index(offset)..).unwrap_or_default();
         let wanted = wanted.get(..300).unwrap_or(wanted);
-        expect(
-            buffer.get(..wanted.len()),
-            Some(wanted),
-            "bytes read inside",
-        )?;
+        expect(buffer.get(..wanted.len()), Some(wanted), "bytes read inside")?;
     }
     Ok(())
 }
@@ -141,28 +108,12 @@ pub fn reading_stops_at_the_end(storage: &dyn Storage) -> Result<(), String> {
     let file = create(storage, "a", b"abcdef")?;
     let mut buffer = [7; 8];
     for offset in [6, 7, 1 << 20, 1 << 40] {
-        expect(
-            ok(file.read_at(offset, &mut buffer), "read")?,
-            0,
-            "bytes read past the end",
-        )?;
+        expect(ok(file.read_at(offset, &mut buffer), "read")?, 0, "bytes read past the end")?;
     }
     expect(buffer, [7; 8], "a buffer that nothing was read into")?;
-    expect(
-        ok(file.read_at(0, &mut []), "read")?,
-        0,
-        "bytes read into an empty buffer",
-    )?;
-    expect(
-        ok(read_full(&*file, 4, &mut buffer), "read")?,
-        2,
-        "bytes read across the end",
-    )?;
-    expect(
-        buffer,
-        *b"ef\x07\x07\x07\x07\x07\x07",
-        "what was read across the end",
-    )
+    expect(ok(file.read_at(0, &mut []), "read")?, 0, "bytes read into an empty buffer")?;
+    expect(ok(read_full(&*file, 4, &mut buffer), "read")?, 2, "bytes read across the end")?;
+    expect(buffer, *b"ef\x07\x07\x07\x07\x07\x07", "what was read across the end")
 }
 
 /// A write in the middle changes its own bytes and neither the others nor the length.
@@ -177,11 +128,7 @@ pub fn overwriting_leaves_the_rest(storage: &dyn Storage) -> Result<(), String> 
         }
         expect_content(&*file, &content)?;
     }
-    expect(
-        ok(file.write_at(3, &[]), "write")?,
-        0,
-        "bytes written from an empty buffer",
-    )?;
+    expect(ok(file.write_at(3, &[]), "write")?, 0, "bytes written from an empty buffer")?;
     expect_content(&*file, &content)
 }
 
@@ -306,21 +253,12 @@ pub fn remove_removes(storage: &dyn Storage) -> Result<(), String> {
 
 /// The list has every file, with kind, length and link count.
 pub fn list_tells_kind_length_and_links(storage: &dyn Storage) -> Result<(), String> {
-    expect(
-        ok(storage.list(), "list")?,
-        Vec::new(),
-        "entries of an empty storage",
-    )?;
+    expect(ok(storage.list(), "list")?, Vec::new(), "entries of an empty storage")?;
     create(storage, "b", b"")?;
     create(storage, "a", b"abc")?;
     let mut entries = ok(storage.list(), "list")?;
     entries.sort_by(|a, b| a.name.cmp(&b.name));
-    let file = |name: &str, len| Entry {
-        name: name.to_owned(),
-        kind: EntryKind::File,
-        len,
-        links: 1,
-    };
+    let file = |name: &str, len| Entry { name: name.to_owned(), kind: EntryKind::File, len, links: 1 };
     expect(entries, vec![file("a", 3), file("b", 0)], "entries")
 }
 
@@ -333,27 +271,16 @@ pub fn a_lock_excludes(storage: &dyn Storage) -> Result<(), String> {
     }
     drop(ok(storage.lock("other"), "lock of another name")?);
     drop(held);
-    drop(ok(
-        storage.lock("lock"),
-        "lock after the first was dropped",
-    )?);
+    drop(ok(storage.lock("lock"), "lock after the first was dropped")?);
     ok(storage.lock("lock"), "lock once more").map(drop)
 }
 
 /// The lock file is a file in the directory, and stays there.
 pub fn a_lock_leaves_its_file(storage: &dyn Storage) -> Result<(), String> {
     let held = ok(storage.lock("lock"), "lock")?;
-    expect(
-        names(storage)?,
-        vec!["lock".to_owned()],
-        "names while locked",
-    )?;
+    expect(names(storage)?, vec!["lock".to_owned()], "names while locked")?;
     drop(held);
-    expect(
-        names(storage)?,
-        vec!["lock".to_owned()],
-        "names after unlocking",
-    )
+    expect(names(storage)?, vec!["lock".to_owned()], "names after unlocking")
 }
 
 /// Two draws differ, and all of the buffer is filled.
@@ -385,16 +312,8 @@ pub fn syncs_succeed(storage: &dyn Storage) -> Result<(), String> {
 
 /// There is room, and the storage has a name for reports.
 pub fn space_and_name_are_told(storage: &dyn Storage) -> Result<(), String> {
-    expect(
-        ok(storage.free_bytes(), "free_bytes")? > 0,
-        true,
-        "whether there is room",
-    )?;
-    expect(
-        storage.describe().is_empty(),
-        false,
-        "whether the description is empty",
-    )
+    expect(ok(storage.free_bytes(), "free_bytes")? > 0, true, "whether there is room")?;
+    expect(storage.describe().is_empty(), false, "whether the description is empty")
 }
 
 /// Threads share a handle, each reading and writing its own part.
@@ -418,19 +337,13 @@ pub fn reads_and_writes_run_side_by_side(storage: &dyn Storage) -> Result<(), St
                 Ok(())
             })
         });
-        threads.into_iter().try_for_each(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|_| Err("a thread panicked".to_owned()))
-        })
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
     })
 }
 
-fn create(
-    storage: &dyn Storage,
-    name: &str,
-    content: &[u8],
-) -> Result<Box<dyn StorageFile>, String> {
+fn create(storage: &dyn Storage, name: &str, content: &[u8]) -> Result<Box<dyn StorageFile>, String> {
     let file = ok(storage.create(name), "create")?;
     ok(write_all(&*file, 0, content), "write")?;
     Ok(file)
@@ -476,32 +389,17 @@ fn expect_content(file: &dyn StorageFile, content: &[u8]) -> Result<(), String> 
     let mut found = vec![0; content.len() + 1];
     let len = ok(read_full(file, 0, &mut found), "read")?;
     expect(len, content.len(), "bytes read")?;
-    match found
-        .iter()
-        .zip(content)
-        .position(|(found, wanted)| found != wanted)
-    {
-        Some(place) => Err(format!(
-            "byte {place} of {} is not what it should be",
-            content.len()
-        )),
+    match found.iter().zip(content).position(|(found, wanted)| found != wanted) {
+        Some(place) => Err(format!("byte {place} of {} is not what it should be", content.len())),
         None => Ok(()),
     }
 }
 
 fn expect<T: PartialEq + Debug>(found: T, wanted: T, what: &str) -> Result<(), String> {
-    if found == wanted {
-        Ok(())
-    } else {
-        Err(format!("{what}: {found:?} instead of {wanted:?}"))
-    }
+    if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?} instead of {wanted:?}")) }
 }
 
-fn expect_kind<T: Debug>(
-    result: io::Result<T>,
-    kind: io::ErrorKind,
-    what: &str,
-) -> Result<(), String> {
+fn expect_kind<T: Debug>(result: io::Result<T>, kind: io::ErrorKind, what: &str) -> Result<(), String> {
     match result {
         Err(error) if error.kind() == kind => Ok(()),
         other => Err(format!("{what} gave {other:?} instead of {kind:?}")),
@@ -514,11 +412,7 @@ fn ok<T, E: Debug>(result: Result<T, E>, what: &str) -> Result<T, String> {
 
 /// Bytes that differ from place to place and from seed to seed, none of them zero.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (1..=251_u8)
-        .cycle()
-        .skip(usize::from(seed))
-        .take(len)
-        .collect()
+    (1..=251_u8).cycle().skip(usize::from(seed)).take(len).collect()
 }
 
 fn offset_index(offset: u64) -> usize {
@@ -544,9 +438,7 @@ mod tests {
             Fault::bit_flip(3).at(Op::Read, 1).sticky(),
             Fault::short_read(0).at(Op::Read, 1).sticky(),
             Fault::error(io::ErrorKind::Other).at(Op::Sync, 1).sticky(),
-            Fault::error(io::ErrorKind::Other)
-                .at(Op::SyncDir, 1)
-                .sticky(),
+            Fault::error(io::ErrorKind::Other).at(Op::SyncDir, 1).sticky(),
             Fault::error(io::ErrorKind::Other).at(Op::Lock, 2).sticky(),
             Fault::error(io::ErrorKind::Other).at(Op::Open, 1).sticky(),
         ];

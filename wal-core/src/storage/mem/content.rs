@@ -22,11 +22,7 @@ pub(super) struct File {
 
 impl File {
     pub(super) fn pending(&self) -> usize {
-        let sectors: usize = self
-            .dirty
-            .values()
-            .map(|mask| mask.count_ones() as usize)
-            .sum();
+        let sectors: usize = self.dirty.values().map(|mask| mask.count_ones() as usize).sum();
         sectors + usize::from(self.live.len != self.durable.len)
     }
 
@@ -170,9 +166,7 @@ impl Image {
     }
 
     pub(super) fn allocate(&mut self, piece: &Piece) -> &mut Slot {
-        let slot = Arc::make_mut(&mut self.blocks)
-            .entry(piece.block)
-            .or_default();
+        let slot = Arc::make_mut(&mut self.blocks).entry(piece.block).or_default();
         let added = piece.sectors() & !slot.allocated;
         slot.allocated |= added;
         self.allocated_sectors += u64::from(added.count_ones());
@@ -186,10 +180,7 @@ impl Image {
             return len;
         }
         for piece in pieces(offset, len) {
-            let allocated = self
-                .blocks
-                .get(&piece.block)
-                .map_or(0, |slot| slot.allocated);
+            let allocated = self.blocks.get(&piece.block).map_or(0, |slot| slot.allocated);
             let mut missing = piece.sectors() & !allocated;
             while missing != 0 {
                 if sectors == 0 {
@@ -274,10 +265,7 @@ pub(super) struct Slot {
 
 impl Default for Slot {
     fn default() -> Self {
-        Self {
-            bytes: Arc::clone(&ZEROS),
-            allocated: 0,
-        }
+        Self { bytes: Arc::clone(&ZEROS), allocated: 0 }
     }
 }
 
@@ -308,11 +296,7 @@ pub(super) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
     let mut left = len;
     std::iter::from_fn(move || {
         let start = index(position % BLOCK_BYTES);
-        let piece = Piece {
-            block: position / BLOCK_BYTES,
-            start,
-            len: left.min(BLOCK_LEN - start),
-        };
+        let piece = Piece { block: position / BLOCK_BYTES, start, len: left.min(BLOCK_LEN - start) };
         position += piece.len as u64;
         left -= piece.len;
         (piece.len > 0).then_some(piece)
@@ -325,12 +309,7 @@ pub(super) fn sectors_within(block: u64, from: u64, to: u64) -> u8 {
     let first = from.clamp(start, start + BLOCK_BYTES);
     let last = to.clamp(start, start + BLOCK_BYTES);
     match usize::try_from(last.saturating_sub(first)) {
-        Ok(len) if len > 0 => Piece {
-            block,
-            start: index(first - start),
-            len,
-        }
-        .sectors(),
+        Ok(len) if len > 0 => Piece { block, start: index(first - start), len }.sectors(),
         _ => 0,
     }
 }

@@ -35,10 +35,7 @@ impl Disk {
     }
 
     pub(super) fn place(&self, name: &str) -> io::Result<Place> {
-        self.live
-            .get(name)
-            .copied()
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.live.get(name).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     pub(super) fn entry(&self, name: &str, place: Place) -> Entry {
@@ -48,9 +45,7 @@ impl Disk {
             kind: place.kind(),
             len: file.map_or(0, |file| file.live.len),
             links: match place {
-                Place::File(_) => {
-                    self.live.values().filter(|other| **other == place).count() as u64
-                }
+                Place::File(_) => self.live.values().filter(|other| **other == place).count() as u64,
                 _ => 1,
             },
         }
@@ -68,10 +63,7 @@ impl Disk {
         }
         let place = Place::File(inode);
         self.live.insert(name.to_owned(), place);
-        self.changes.push(Change::Add {
-            name: name.to_owned(),
-            place,
-        });
+        self.changes.push(Change::Add { name: name.to_owned(), place });
         Ok(())
     }
 
@@ -108,11 +100,7 @@ impl Disk {
         let Some(capacity) = self.capacity else {
             return u64::MAX;
         };
-        let named: BTreeSet<u64> = self
-            .live
-            .values()
-            .filter_map(|place| place.inode())
-            .collect();
+        let named: BTreeSet<u64> = self.live.values().filter_map(|place| place.inode()).collect();
         let used: u64 = self
             .files
             .iter()
@@ -132,15 +120,11 @@ impl Disk {
     /// Forgets the files that nothing leads to any more.
     pub(super) fn collect(&mut self) {
         let reachable = self.reachable();
-        self.files
-            .retain(|inode, file| file.handles > 0 || reachable.contains(inode));
+        self.files.retain(|inode, file| file.handles > 0 || reachable.contains(inode));
     }
 
     pub(super) fn pending(&self) -> usize {
-        let files = self
-            .reachable()
-            .into_iter()
-            .filter_map(|inode| self.files.get(&inode));
+        let files = self.reachable().into_iter().filter_map(|inode| self.files.get(&inode));
         files.map(File::pending).sum::<usize>() + self.changes.len()
     }
 
@@ -157,9 +141,7 @@ impl Disk {
                 change.apply(&mut directory);
             }
         }
-        self.image(directory, |inode, file| {
-            file.crash(firsts.get(&inode).copied().unwrap_or(0), plan)
-        })
+        self.image(directory, |inode, file| file.crash(firsts.get(&inode).copied().unwrap_or(0), plan))
     }
 
     pub(super) fn fork_live(&self) -> Disk {
@@ -172,20 +154,10 @@ impl Disk {
         directory: BTreeMap<String, Place>,
         content: impl Fn(u64, &File) -> Image,
     ) -> Disk {
-        let inodes: BTreeSet<u64> = directory
-            .values()
-            .filter_map(|place| place.inode())
-            .collect();
+        let inodes: BTreeSet<u64> = directory.values().filter_map(|place| place.inode()).collect();
         let files = inodes.into_iter().filter_map(|inode| {
             let image = content(inode, self.files.get(&inode)?);
-            Some((
-                inode,
-                File {
-                    live: image.clone(),
-                    durable: image,
-                    ..File::default()
-                },
-            ))
+            Some((inode, File { live: image.clone(), durable: image, ..File::default() }))
         });
         Disk {
             files: files.collect(),
@@ -228,27 +200,15 @@ impl Place {
 /// A change of the directory that is not durable yet. Each survives whole or not at all.
 #[derive(Debug)]
 pub(super) enum Change {
-    Add {
-        name: String,
-        place: Place,
-    },
-    Remove {
-        name: String,
-        place: Place,
-    },
-    Rename {
-        from: String,
-        to: String,
-        place: Place,
-    },
+    Add { name: String, place: Place },
+    Remove { name: String, place: Place },
+    Rename { from: String, to: String, place: Place },
 }
 
 impl Change {
     pub(super) fn place(&self) -> Place {
         match self {
-            Self::Add { place, .. } | Self::Remove { place, .. } | Self::Rename { place, .. } => {
-                *place
-            }
+            Self::Add { place, .. } | Self::Remove { place, .. } | Self::Rename { place, .. } => *place,
         }
     }
 

@@ -1,0 +1,221 @@
+//! Finishing: the closing sync and the seal of each segment, and the clean close of the log.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+
+use super::{Active, Gate, Guard, STALL_RETRY, State};
+use crate::control::{CONTROL_NAME, CleanClose};
+use crate::error::{CloseError, StorageError};
+use crate::lsn::Lsn;
+use crate::options::Durability;
+use crate::prepare::{Prepared, discard};
+use crate::segment::{Seal, SparseIndex};
+use crate::wire::len64;
+
+impl Gate {
+    /// Syncs and seals the segments that get no more frames. Runs outside the lock.
+    pub(super) fn seal_finished<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
+        while state.poison.is_none() {
+            let Some(active) = state.finished.front().cloned() else { break };
+            state.busy += 1;
+            let sealed = MutexGuard::unlocked(&mut state, || self.seal(&active));
+            state.busy -= 1;
+            match sealed {
+                Ok(_) => {
+                    // A leader may hold the segment in its list of what to sync; that does no harm.
+                    state.finished.pop_front();
+                }
+                Err(error) => {
+                    self.poison(&mut state, &error);
+                }
+            }
+            self.release_if_idle(&state);
+        }
+        state
+    }
+
+    /// The closing sync, then the seal, cut behind it. Answers whether there was room for a seal.
+    fn seal(&self, active: &Active) -> Result<bool, StorageError> {
+        if active.unsynced.load(Ordering::Acquire) {
+            active.error_free_sync()?;
+        }
+        let (seal, end) = active.segment.with_extent(|extent| {
+            (
+                Seal {
+                    base: active.segment.base,
+                    last: extent.last,
+                    planes: extent.planes.clone(),
+                    index: extent.index.clone(),
+                },
+                extent.end,
+            )
+        });
+        let frame = seal.frame(active.segment.salt, end, self.chain.durable());
+        let behind = end + len64(frame.len());
+        let fits = behind <= active.capacity;
+        let written = if fits { active.file.write(end, &frame) } else { Ok(()) };
+        let sealed = match written {
+            Ok(()) => fits,
+            Err(error) if error.is_full() => false,
+            Err(error) => return Err(error),
+        };
+        active.file.cut(if sealed { behind } else { end })?;
+        active.file.sync()?;
+        active.segment.with_extent(|extent| {
+            extent.sealed = sealed;
+            extent.file_bytes = if sealed { behind } else { end };
+            if sealed {
+                extent.index = SparseIndex::default();
+            }
+        });
+        Ok(sealed)
+    }
+
+    /// Syncs and seals everything and writes the clean-close proof. On success the log is closed for
+    /// every clone of the handle.
+    pub(crate) fn close(self: &Arc<Self>) -> Result<(), CloseError> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return Ok(());
+        }
+        state.closing = true;
+        loop {
+            if let Some(poison) = &state.poison {
+                return Err(CloseError::Poisoned(Arc::clone(poison)));
+            }
+            if state.leader || state.busy > 0 {
+                self.done.wait_for(&mut state, STALL_RETRY);
+                continue;
+            }
+            let staged = !state.filling.is_empty() || state.stalled.is_some();
+            if !staged && self.chain.durable() >= self.chain.written() {
+                break;
+            }
+            if state.pending_copy.is_some() {
+                // What is above the durable mark is not copied yet; a close cannot vouch for it.
+                break;
+            }
+            state.sync_wanted = self.chain.written().max(state.next - 1);
+            state = self.lead(state);
+            if let Some((group, source)) = &state.stalled
+                && let (Some(first), Some(last)) = (Lsn::new(group.first), Lsn::new(state.next - 1))
+            {
+                let source = Arc::clone(source);
+                state.closing = false;
+                return Err(CloseError::Full { first, last, source });
+            }
+        }
+        self.finish_closing(state)
+    }
+
+    fn finish_closing<'a>(&'a self, mut state: Guard<'a>) -> Result<(), CloseError> {
+        let vouched = state.pending_copy.is_none();
+        let thread = state.thread.take();
+        state.dropped = true;
+        self.work.notify_all();
+        MutexGuard::unlocked(&mut state, || thread.map(std::thread::JoinHandle::join));
+        if let Some(unused) = self.unbegin(&mut state) {
+            let discarded = MutexGuard::unlocked(&mut state, || self.give_up(&unused));
+            if let Err(error) = discarded {
+                return Err(CloseError::Poisoned(self.poison(&mut state, &error)));
+            }
+        }
+        self.finish_active(&mut state);
+        let newest = state.finished.back().cloned();
+        state = self.seal_finished(state);
+        if let Some(poison) = &state.poison {
+            return Err(CloseError::Poisoned(Arc::clone(poison)));
+        }
+        let clean = self.clean_close(&state, newest.as_deref());
+        let ready = state.ready.take();
+        let result = MutexGuard::unlocked(&mut state, || {
+            self.write_clean_close(clean.filter(|_| vouched), ready.as_ref())
+        });
+        state.closed = true;
+        self.done.notify_all();
+        *self.lock.lock() = None;
+        result.map_err(CloseError::Storage)
+    }
+
+    /// The proof that names where the log ends.
+    fn clean_close(&self, state: &State, newest: Option<&Active>) -> Option<CleanClose> {
+        match (newest, state.predecessor) {
+            (Some(active), _) => {
+                let (last, end) = active.segment.reach();
+                let sealed = active.segment.with_extent(|extent| extent.sealed);
+                Some(CleanClose {
+                    segment_id: active.segment.id,
+                    file_id: active.segment.file_id,
+                    end,
+                    last,
+                    sealed,
+                })
+            }
+            (None, Some(before)) => {
+                let sealed = self
+                    .chain
+                    .segments()
+                    .last()
+                    .is_some_and(|segment| segment.with_extent(|extent| extent.sealed));
+                Some(CleanClose {
+                    segment_id: before.id,
+                    file_id: before.file_id,
+                    end: before.end,
+                    last: before.last,
+                    sealed,
+                })
+            }
+            (None, None) => Some(CleanClose { segment_id: 0, file_id: 0, end: 0, last: 0, sealed: false }),
+        }
+    }
+
+    fn write_clean_close(
+        &self,
+        clean: Option<CleanClose>,
+        ready: Option<&Prepared>,
+    ) -> Result<(), StorageError> {
+        let mut control = self.control.lock();
+        if let Some(ready) = ready {
+            control.state.begun.retain(|begun| begun.file.segment_id != ready.header.segment_id);
+        }
+        control.state.clean = clean;
+        control.state.durable = control.state.durable.max(self.chain.durable());
+        control.write_both().map_err(|error| StorageError::new("write", CONTROL_NAME, error))?;
+        if let Some(ready) = ready {
+            discard(&*self.chain.storage, &ready.name);
+            let _ = self.chain.storage.sync_dir();
+        }
+        Ok(())
+    }
+
+    /// The last handle went away without a close: what is staged is written, not synced, nobody waits.
+    pub(crate) fn abandon(self: &Arc<Self>) {
+        let state = self.state.lock();
+        let mut state = self.write_what_is_staged(state);
+        state.dropped = true;
+        self.work.notify_all();
+        self.release_if_idle(&state);
+    }
+
+    pub(super) fn write_what_is_staged<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Guard<'a> {
+        if !state.closed
+            && state.poison.is_none()
+            && !state.leader
+            && state.stalled.is_none()
+            && !state.filling.is_empty()
+        {
+            state.filling.strictest = Some(Durability::Written);
+            state = self.lead(state);
+        }
+        state
+    }
+
+    /// The lock goes with the last I/O in flight.
+    pub(super) fn release_if_idle(&self, state: &State) {
+        if state.dropped && !state.closing && !state.leader && state.busy == 0 {
+            *self.lock.lock() = None;
+        }
+    }
+}

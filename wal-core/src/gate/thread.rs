@@ -1,0 +1,159 @@
+//! The log's one thread: makes room ahead, seals behind, writes what is buffered, and beacons.
+//!
+//! It never waits for its own queue, and everything it does somebody who commits can do as well.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
+
+use super::{Active, BUFFERED_WRITE_BYTES, Gate, Guard, STALL_RETRY, State, seal_reserve};
+use crate::control::CONTROL_NAME;
+use crate::error::StorageError;
+use crate::frame::{FrameDraft, FrameKind, HEADER_BYTES};
+
+impl Gate {
+    pub(super) fn start_thread(self: &Arc<Self>, state: &mut State) {
+        if self.options.io_thread && state.thread.is_none() && !state.dropped {
+            let gate = Arc::clone(self);
+            state.thread =
+                std::thread::Builder::new().name("planewal".to_owned()).spawn(move || gate.run_thread()).ok();
+        }
+    }
+
+    pub(super) fn poke_thread(&self, state: &State) {
+        let low = state
+            .active
+            .as_ref()
+            .is_some_and(|active| self.wants_room(state, active) || self.wants_next(state, active));
+        let beacon =
+            state.resting && self.chain.durable() > state.testified && !self.options.beacon_idle.is_zero();
+        if low || beacon || !state.finished.is_empty() {
+            self.work.notify_one();
+        }
+    }
+
+    fn wants_room(&self, state: &State, active: &Active) -> bool {
+        !state.extending
+            && state.room < active.capacity
+            && state.place + self.options.prepare_bytes / 2 > state.room
+    }
+
+    fn wants_next(&self, state: &State, active: &Active) -> bool {
+        state.ready.is_none() && !state.preparing && state.place > active.capacity / 2
+    }
+
+    /// The I/O thread: makes room ahead, seals behind, writes what is buffered, and beacons.
+    fn run_thread(self: Arc<Self>) {
+        let mut state = self.state.lock();
+        let mut full_until: Option<Instant> = None;
+        loop {
+            if state.dropped || state.closed || state.poison.is_some() {
+                break;
+            }
+            let may_prepare = full_until.is_none_or(|until| Instant::now() >= until);
+            if let Some(active) = state.active.clone().filter(|_| may_prepare) {
+                if self.wants_room(&state, &active) {
+                    let end = state.place;
+                    match self.extend(state, &active, end) {
+                        Ok(guard) => state = guard,
+                        Err(_) => {
+                            full_until = Some(Instant::now() + STALL_RETRY);
+                            state = self.state.lock();
+                        }
+                    }
+                    continue;
+                }
+                if self.wants_next(&state, &active) {
+                    let capacity = self.options.segment_bytes;
+                    match self.prepare_next(state, None, capacity, 0) {
+                        Ok(guard) => state = guard,
+                        Err(_) => {
+                            full_until = Some(Instant::now() + STALL_RETRY);
+                            state = self.state.lock();
+                        }
+                    }
+                    continue;
+                }
+            }
+            if !state.finished.is_empty() {
+                state = self.seal_finished(state);
+                continue;
+            }
+            if state.stalled.is_some() && !state.leader {
+                self.work.wait_for(&mut state, STALL_RETRY);
+                state = self.lead_if_free(state);
+                continue;
+            }
+            if state.filling.buffer.len() >= BUFFERED_WRITE_BYTES && !state.leader {
+                state = self.lead(state);
+                continue;
+            }
+            state = self.beacon_or_rest(state);
+        }
+        if state.dropped && !state.closing && !state.closed {
+            state = self.write_what_is_staged(state);
+        }
+        self.release_if_idle(&state);
+    }
+
+    fn beacon_or_rest<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Guard<'a> {
+        let idle = self.options.beacon_idle;
+        let due = !idle.is_zero() && self.chain.durable() > state.testified;
+        if !due {
+            state.resting = true;
+            self.work.wait(&mut state);
+            state.resting = false;
+            return state;
+        }
+        let rested = state.last_commit.elapsed();
+        if rested < idle {
+            self.work.wait_for(&mut state, idle - rested);
+            return state;
+        }
+        if state.leader || state.stalled.is_some() || !state.filling.is_empty() {
+            self.work.wait_for(&mut state, idle.max(Duration::from_millis(1)));
+            return state;
+        }
+        self.write_beacon(state)
+    }
+
+    /// Carries the durable mark forward, in a frame or, without a place for one, in a slot. Not synced.
+    fn write_beacon<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Guard<'a> {
+        let durable = self.chain.durable();
+        let offset = state.place;
+        let place = state.active.clone().filter(|active| {
+            let end = offset + HEADER_BYTES as u64;
+            state.filling.link.is_none()
+                && end <= state.room
+                && end + seal_reserve(active.capacity) <= active.capacity
+        });
+        state.leader = true;
+        if place.is_some() {
+            state.place += HEADER_BYTES as u64;
+        }
+        let next = state.next;
+        let result = MutexGuard::unlocked(&mut state, || match &place {
+            Some(active) => {
+                let draft = FrameDraft { kind: FrameKind::Beacon, first_lsn: next, records: 0, durable };
+                active.file.write(offset, &draft.frame(active.segment.salt, offset, &[]))?;
+                active.unsynced.store(true, Ordering::Release);
+                active.segment.with_extent(|extent| extent.end = offset + HEADER_BYTES as u64);
+                Ok(())
+            }
+            None => {
+                let mut control = self.control.lock();
+                control.state.durable = control.state.durable.max(durable);
+                control.write_one().map_err(|error| StorageError::new("write", CONTROL_NAME, error))
+            }
+        });
+        state.leader = false;
+        state.testified = durable;
+        if let Err(error) = result {
+            self.poison(&mut state, &error);
+        }
+        self.done.notify_all();
+        state
+    }
+}

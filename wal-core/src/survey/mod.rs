@@ -1,0 +1,321 @@
+//! The survey: everything that a directory says about its log, read without writing a byte.
+//!
+//! It follows `docs/recovery.md`: slots, headers, the chain backwards by links, then the frames
+//! forwards with the LSN that is due. Places that do not check are noted as holes and judged at the
+//! end, when the highest durable mark is known. Opening, read-only views, the tool and `repair` all
+//! act on the same survey, so that they cannot disagree.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::control::{CONTROL_NAME, ControlState, FileRow, LossRow, Slots};
+use crate::frame::Salt;
+use crate::lsn::SegmentId;
+use crate::scan::{FrameAt, SCAN_CHUNK_BYTES, Walk, Window};
+use crate::segment::{HEADER_PAGE_BYTES, Link, PlaneTable, SegmentHeader, Sieve, SparseIndex};
+use crate::storage::{Access, Entry, EntryKind, Storage, StorageFile};
+use crate::verdict::{Finding, Place, Proof, Verdict};
+use heads::{Head, Member};
+
+mod heads;
+mod judge;
+mod order;
+mod walk;
+
+/// Most findings that a survey lists; what is more is counted.
+pub(crate) const FINDINGS_MAX: usize = 1000;
+
+/// A segment of the chain, as far as the log is believed to go.
+#[derive(Debug, Clone)]
+pub(crate) struct Piece {
+    pub(crate) id: u64,
+    pub(crate) file_id: u64,
+    pub(crate) name: String,
+    pub(crate) salt: Salt,
+    pub(crate) header: Option<SegmentHeader>,
+    pub(crate) link: Option<Link>,
+    pub(crate) sieve: Option<Sieve>,
+    pub(crate) file_bytes: u64,
+    /// Offset of the first frame behind the link.
+    pub(crate) start: u64,
+    pub(crate) base: u64,
+    /// Base - 1 if it holds no record.
+    pub(crate) last: u64,
+    /// Offset behind the last frame, before the seal.
+    pub(crate) end: u64,
+    pub(crate) sealed: bool,
+    pub(crate) planes: PlaneTable,
+    pub(crate) index: SparseIndex,
+    /// Places that a reader steps over.
+    pub(crate) skips: Vec<Skip>,
+}
+
+/// A place that does not check and behind which reading goes on.
+#[derive(Debug, Clone)]
+pub(crate) struct Skip {
+    pub(crate) offset: u64,
+    /// Where to go on; the end of the piece if nothing more of it checks.
+    pub(crate) to: u64,
+    pub(crate) finding: Finding,
+}
+
+/// A file that is not part of the log any more, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Extra {
+    pub(crate) name: String,
+    pub(crate) row: Option<FileRow>,
+    pub(crate) why: ExtraKind,
+}
+
+/// Why a file is no part of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ExtraKind {
+    /// Under construction when its maker stopped.
+    Temporary,
+    /// Prepared and never used.
+    Unused,
+    /// Held only what recovery gave up or copied.
+    Abandoned,
+    /// Retired, or inside the run of a stand-in.
+    Leftover,
+}
+
+/// What a directory says about its log.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    pub(crate) slots: Option<Slots>,
+    pub(crate) control: Option<ControlState>,
+    pub(crate) log_id: Option<[u8; 16]>,
+    /// Oldest first, ending with the piece that holds the last record kept.
+    pub(crate) chain: Vec<Piece>,
+    pub(crate) extras: Vec<Extra>,
+    pub(crate) findings: Vec<Finding>,
+    /// Findings beyond those listed.
+    pub(crate) unlisted: u64,
+    /// Losses at the findings, as rows that `repair` would write.
+    pub(crate) losses: Vec<LossRow>,
+    /// Foreign and stray files that stand in the way.
+    pub(crate) in_the_way: Vec<String>,
+    pub(crate) verdict: Verdict,
+    pub(crate) proof: Proof,
+    /// The first finding that a writing open refuses.
+    pub(crate) refusal: Option<Finding>,
+    /// The highest durable mark seen; 0 if none.
+    pub(crate) durable: u64,
+    /// The last LSN kept; 0 if none.
+    pub(crate) last: u64,
+    /// The next LSN to give out.
+    pub(crate) next: u64,
+    pub(crate) closed_cleanly: bool,
+    pub(crate) epoch: u64,
+    pub(crate) highest_id: u64,
+    pub(crate) bytes_read: u64,
+    pub(crate) records: u64,
+    pub(crate) segment_files: usize,
+}
+
+impl Survey {
+    /// Reads the directory.
+    pub(crate) fn new(storage: &dyn Storage) -> io::Result<Survey> {
+        let entries = storage.list()?;
+        let slots = match entries.iter().find(|entry| entry.name == CONTROL_NAME) {
+            Some(entry) if entry.kind == EntryKind::File => {
+                Some(Slots::read(&*storage.open(CONTROL_NAME, Access::Read)?)?)
+            }
+            Some(_) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("{CONTROL_NAME} is not a regular file"),
+                ));
+            }
+            None => None,
+        };
+        let mut surveyor = Surveyor::new(storage, entries, slots);
+        surveyor.read_heads();
+        let elements = surveyor.order();
+        surveyor.walk(&elements);
+        Ok(surveyor.judge())
+    }
+
+    /// Whether there is nothing of a log here at all.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.slots.is_none() && self.segment_files == 0
+    }
+}
+
+/// An element of the chain, before its frames are read.
+#[derive(Debug, Clone, Copy)]
+enum Element {
+    Present { member: usize, file_id: u64 },
+    Absent(FileRow),
+}
+
+/// A place that does not check.
+#[derive(Debug)]
+struct Hole {
+    name: String,
+    row: FileRow,
+    piece: Option<usize>,
+    place: Place,
+    offset: u64,
+    /// Where reading goes on in the same piece.
+    to: Option<u64>,
+    due: u64,
+    next: Option<u64>,
+    reused: bool,
+    clean: bool,
+    /// The log itself says that nothing is due here.
+    accepted: bool,
+    note: String,
+}
+
+struct Surveyor<'a> {
+    storage: &'a dyn Storage,
+    slots: Option<Slots>,
+    control: Option<ControlState>,
+    log_id: Option<[u8; 16]>,
+    members: Vec<Member>,
+    pieces: Vec<Piece>,
+    holes: Vec<Hole>,
+    /// The hole behind which no valid frame was seen yet.
+    open_hole: Option<usize>,
+    extras: Vec<Extra>,
+    due: u64,
+    durable: u64,
+    epoch: u64,
+    highest_id: u64,
+    bytes_read: u64,
+    records: u64,
+}
+
+impl<'a> Surveyor<'a> {
+    fn new(storage: &'a dyn Storage, entries: Vec<Entry>, slots: Option<Slots>) -> Self {
+        let control = slots.as_ref().and_then(Slots::newest).map(|(_, state)| state.clone());
+        let mut surveyor = Surveyor {
+            storage,
+            log_id: control.as_ref().map(|state| state.log_id),
+            durable: control.as_ref().map_or(0, |state| state.durable),
+            epoch: control.as_ref().map_or(0, |state| state.epoch),
+            highest_id: control.as_ref().map_or(0, |state| state.next_segment_id - 1),
+            slots,
+            control,
+            members: Vec::new(),
+            pieces: Vec::new(),
+            holes: Vec::new(),
+            open_hole: None,
+            extras: Vec::new(),
+            due: 1,
+            bytes_read: 0,
+            records: 0,
+        };
+        for entry in entries {
+            surveyor.sort_entry(entry);
+        }
+        surveyor.members.sort_by_key(|member| member.id);
+        surveyor
+    }
+
+    fn sort_entry(&mut self, entry: Entry) {
+        if let Some(id) = SegmentId::from_file_name(&entry.name) {
+            self.highest_id = self.highest_id.max(id.number());
+            let head = match entry.kind {
+                EntryKind::File => Head::Rotten,
+                kind => Head::Alien(format!("not a regular file but a {}", kind_name(kind))),
+            };
+            self.members.push(Member { id: id.number(), name: entry.name, bytes: entry.len, head });
+        } else if let Some(base) = entry.name.strip_suffix(".tmp") {
+            if let Some(id) = SegmentId::from_file_name(base) {
+                self.highest_id = self.highest_id.max(id.number());
+            } else if base != CONTROL_NAME {
+                return;
+            }
+            if entry.kind == EntryKind::File {
+                self.extras.push(Extra { name: entry.name, row: None, why: ExtraKind::Temporary });
+            }
+        } else if let Some(id) =
+            entry.name.split_once(".aside-").and_then(|(base, _)| SegmentId::from_file_name(base))
+        {
+            self.highest_id = self.highest_id.max(id.number());
+        }
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
+        Ok(Arc::from(self.storage.open(name, Access::Read)?))
+    }
+
+    fn link(&self, at: usize) -> Option<&Link> {
+        match &self.members.get(at)?.head {
+            Head::Ours { first, .. } => first.link.as_ref(),
+            _ => None,
+        }
+    }
+
+    fn sieve(&self, at: usize) -> Option<&Sieve> {
+        match &self.members.get(at)?.head {
+            Head::Ours { first, .. } => first.sieve.as_ref(),
+            _ => None,
+        }
+    }
+
+    fn id(&self, at: usize) -> u64 {
+        self.members.get(at).map_or(0, |member| member.id)
+    }
+
+    fn file_id(&self, at: usize) -> u64 {
+        match self.members.get(at).map(|member| &member.head) {
+            Some(Head::Ours { header, .. }) => header.file_id,
+            _ => 0,
+        }
+    }
+
+    /// Searches a whole file for frames: the first that checks, and whether any byte is not zero.
+    fn sight(&mut self, at: usize, salt: Salt, due: u64) -> Option<(Option<FrameAt>, bool)> {
+        let member = self.members.get(at)?;
+        let file = self.open(&member.name).ok()?;
+        let mut walk = Walk::new(Window::new(file, member.bytes, SCAN_CHUNK_BYTES), salt, HEADER_PAGE_BYTES);
+        let sighting = walk.search(HEADER_PAGE_BYTES, due).ok()?;
+        self.bytes_read += walk.window.bytes_read;
+        self.durable = self.durable.max(sighting.durable);
+        Some((sighting.frame, sighting.nonzero))
+    }
+
+    fn note_file(&mut self, at: usize, place: Place, note: String) {
+        let Some(member) = self.members.get(at) else { return };
+        let row = FileRow { segment_id: member.id, file_id: self.file_id(at) };
+        let hole = Hole {
+            name: member.name.clone(),
+            row,
+            piece: None,
+            place,
+            offset: 0,
+            to: None,
+            due: 0,
+            next: None,
+            reused: false,
+            clean: false,
+            accepted: false,
+            note,
+        };
+        self.holes.push(hole);
+    }
+}
+
+fn kind_name(kind: EntryKind) -> &'static str {
+    match kind {
+        EntryKind::File => "file",
+        EntryKind::Directory => "directory",
+        EntryKind::Link => "symbolic link",
+        EntryKind::Other => "special file",
+    }
+}
+
+impl ExtraKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ExtraKind::Temporary => "temporary",
+            ExtraKind::Unused => "unused",
+            ExtraKind::Abandoned => "abandoned",
+            ExtraKind::Leftover => "leftover",
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Steps 3 and 4 of a survey: the chain by its links, and what is not on it.
+
+use super::heads::Head;
+use super::{Element, Extra, ExtraKind, Surveyor};
+use crate::control::FileRow;
+use crate::verdict::Place;
+
+impl Surveyor<'_> {
+    pub(super) fn first_kept(&self) -> u64 {
+        self.control.as_ref().map_or(0, |control| control.first_kept)
+    }
+
+    /// Whether nothing before this segment belongs to the log.
+    fn is_head(&self, at: usize) -> bool {
+        let covered = self
+            .sieve(at)
+            .is_some_and(|sieve| sieve.run.iter().any(|row| row.segment_id == self.first_kept()));
+        self.id(at) == self.first_kept()
+            || covered
+            || self.link(at).is_some_and(|link| link.predecessor_id == 0)
+    }
+
+    /// The newest member below `id` whose link checks.
+    fn linked_below(&self, id: u64) -> Option<usize> {
+        (0..self.members.len())
+            .rev()
+            .find(|&at| self.id(at) < id && self.link(at).is_some() && !self.is_listed_as_abandoned(at))
+    }
+
+    fn is_listed_as_abandoned(&self, at: usize) -> bool {
+        let row = FileRow { segment_id: self.id(at), file_id: self.file_id(at) };
+        self.control.as_ref().is_some_and(|control| control.abandoned.contains(&row))
+    }
+
+    /// Steps 3 and 4: the chain, oldest first; what is not on it is sorted out.
+    pub(super) fn order(&mut self) -> Vec<Element> {
+        let mut elements = Vec::new();
+        self.dismiss_strangers();
+        let mut cursor = self.linked_below(u64::MAX).map(|at| (at, self.file_id(at)));
+        while let Some((at, file_id)) = cursor {
+            elements.push(Element::Present { member: at, file_id });
+            cursor = if self.is_head(at) { None } else { self.predecessor(at, &mut elements) };
+        }
+        elements.reverse();
+        self.due = self.first_due(&elements);
+        let on_chain: Vec<usize> = elements
+            .iter()
+            .filter_map(
+                |element| if let Element::Present { member, .. } = element { Some(*member) } else { None },
+            )
+            .collect();
+        let top = on_chain.iter().map(|&at| self.id(at)).max().unwrap_or(0);
+        for at in 0..self.members.len() {
+            if !on_chain.contains(&at) && self.id(at) < top {
+                self.sort_out(at, &on_chain);
+            }
+        }
+        elements
+    }
+
+    /// Files with frames above everything that the control file names: of a copied directory that
+    /// went on by itself, say. Their links may fit, and still they are not of this log.
+    fn dismiss_strangers(&mut self) {
+        let Some(control) = &self.control else { return };
+        let named = |row: FileRow| {
+            let closed = control
+                .clean
+                .is_some_and(|clean| clean.segment_id == row.segment_id && clean.file_id == row.file_id);
+            closed || control.begun.iter().any(|begun| begun.file == row)
+        };
+        let top = control
+            .begun
+            .iter()
+            .map(|begun| begun.file.segment_id)
+            .chain(control.clean.map(|clean| clean.segment_id))
+            .max()
+            .unwrap_or(0);
+        let strangers: Vec<usize> = (0..self.members.len())
+            .filter(|&at| {
+                let row = FileRow { segment_id: self.id(at), file_id: self.file_id(at) };
+                let contested = control.begun.iter().any(|begun| begun.file.segment_id == row.segment_id)
+                    || row.segment_id > top;
+                self.link(at).is_some() && contested && !named(row)
+            })
+            .collect();
+        for at in strangers {
+            if let Some(member) = self.members.get_mut(at) {
+                member.head =
+                    Head::Alien("no control slot knows it: it was not begun by this log".to_owned());
+            }
+        }
+    }
+
+    fn predecessor(&self, at: usize, elements: &mut Vec<Element>) -> Option<(usize, u64)> {
+        let Some(link) = self.link(at) else {
+            return self.linked_below(self.id(at)).map(|below| (below, self.file_id(below)));
+        };
+        let named = FileRow { segment_id: link.predecessor_id, file_id: link.predecessor_file_id };
+        let found = (0..self.members.len())
+            .find(|&other| self.id(other) == named.segment_id && named.segment_id < self.id(at));
+        match found.and_then(|other| Some((other, &self.members.get(other)?.head))) {
+            Some((other, Head::Ours { header, first })) => {
+                let original = first
+                    .sieve
+                    .as_ref()
+                    .and_then(|sieve| sieve.run.last())
+                    .map_or(header.file_id, |row| row.file_id);
+                if original == named.file_id {
+                    return Some((other, header.file_id));
+                }
+            }
+            Some((other, Head::Rotten | Head::Unreadable(_) | Head::Newer(_))) => {
+                return Some((other, named.file_id));
+            }
+            _ => {}
+        }
+        elements.push(Element::Absent(named));
+        self.linked_below(named.segment_id).map(|below| (below, self.file_id(below)))
+    }
+
+    /// The LSN that is due at the beginning of the chain.
+    fn first_due(&self, elements: &[Element]) -> u64 {
+        let base = self.control.as_ref().map_or(1, |control| control.base);
+        match elements.first() {
+            Some(Element::Present { member, .. }) => match self.link(*member) {
+                Some(link) => link.base,
+                None => base,
+            },
+            _ => base,
+        }
+    }
+
+    /// A file below the newest segment that is not on the chain.
+    fn sort_out(&mut self, at: usize, on_chain: &[usize]) {
+        let Some(member) = self.members.get(at) else { return };
+        let (id, name) = (member.id, member.name.clone());
+        let row = FileRow { segment_id: id, file_id: self.file_id(at) };
+        let in_run = on_chain.iter().any(|&other| {
+            self.sieve(other).is_some_and(|sieve| sieve.run.iter().any(|run| run.segment_id == id))
+        });
+        let listed = self.is_listed_as_abandoned(at);
+        // Recovery began a newer segment at or below its base: it held what was copied or given up.
+        let superseded = self.link(at).is_some_and(|link| {
+            let mut newer =
+                on_chain.iter().filter(|&&other| self.id(other) > id).filter_map(|&other| self.link(other));
+            newer.any(|newer| newer.kept.is_some() && newer.base <= link.base)
+        });
+        let frameless = self.link(at).is_none() && !self.holds_frames(at);
+        let Some(member) = self.members.get(at) else { return };
+        let why = match member.head {
+            Head::Ours { .. } if listed || superseded => ExtraKind::Abandoned,
+            Head::Ours { .. } if id < self.first_kept() || in_run => ExtraKind::Leftover,
+            Head::Ours { .. } if frameless => ExtraKind::Unused,
+            Head::Alien(ref note) => return self.note_file(at, Place::Alien, note.clone()),
+            Head::Newer(version) => {
+                return self.note_file(at, Place::Newer, format!("format version {version}"));
+            }
+            Head::Unreadable(ref note) => return self.note_file(at, Place::Io, note.clone()),
+            Head::Rotten => {
+                return self.note_file(at, Place::Header, "the header page does not check".to_owned());
+            }
+            Head::Ours { .. } => {
+                return self.note_file(
+                    at,
+                    Place::Stray,
+                    "no link and no control slot says why it is here".to_owned(),
+                );
+            }
+        };
+        self.extras.push(Extra { name, row: Some(row), why });
+    }
+
+    /// Whether any frame in a file checks.
+    fn holds_frames(&mut self, at: usize) -> bool {
+        let salt = match self.members.get(at).map(|member| &member.head) {
+            Some(Head::Ours { header, .. }) => header.salt(),
+            _ => return true,
+        };
+        self.sight(at, salt, 1).is_none_or(|(frame, nonzero)| frame.is_some() || nonzero)
+    }
+}

@@ -1,0 +1,528 @@
+//! Steps 5 and 6 of a survey: the frames, forwards, with the LSN that is due.
+
+use std::sync::Arc;
+
+use super::heads::{FirstFrames, Head, read_first_frames};
+use super::{Element, Extra, ExtraKind, Hole, Piece, Surveyor};
+use crate::control::FileRow;
+use crate::frame::{FrameKind, RawRecords, Salt};
+use crate::lsn::{Lsn, SegmentId};
+use crate::scan::{FrameAt, SCAN_CHUNK_BYTES, Step, Stop, Walk, Window, read_seal};
+use crate::segment::{HEADER_PAGE_BYTES, Link, PlaneTable, SegmentHeader, SparseIndex};
+use crate::storage::StorageFile;
+use crate::verdict::Place;
+
+impl Surveyor<'_> {
+    /// Step 5 and 6: the frames, forwards.
+    pub(super) fn walk(&mut self, elements: &[Element]) {
+        for (at, element) in elements.iter().enumerate() {
+            let successor = elements.get(at + 1).and_then(|next| match next {
+                Element::Present { member, .. } => self.link(*member).copied(),
+                Element::Absent(_) => None,
+            });
+            match *element {
+                Element::Absent(row) => self.note_absent(row),
+                Element::Present { member, file_id } => {
+                    self.walk_member(member, file_id, successor, at + 1 == elements.len())
+                }
+            }
+        }
+        self.look_at_loose_files();
+        self.look_for_begun_files();
+    }
+
+    fn note_absent(&mut self, row: FileRow) {
+        let name = SegmentId::new(row.segment_id).map_or_else(String::new, SegmentId::file_name);
+        let note = "the file is not there, or another one has its name".to_owned();
+        let hole = Hole {
+            name,
+            row,
+            piece: None,
+            place: Place::Absent,
+            offset: 0,
+            to: None,
+            due: self.due,
+            next: None,
+            reused: false,
+            clean: false,
+            accepted: false,
+            note,
+        };
+        self.open_hole = Some(self.holes.len());
+        self.holes.push(hole);
+    }
+
+    /// A valid frame with first LSN `lsn` follows: that is what lies behind an open hole.
+    fn arrive(&mut self, lsn: u64) {
+        if let Some(hole) = self.open_hole.take().and_then(|at| self.holes.get_mut(at)) {
+            hole.next = Some(lsn);
+            self.due = lsn;
+        }
+    }
+
+    fn walk_member(&mut self, at: usize, file_id: u64, successor: Option<Link>, newest: bool) {
+        let Some(member) = self.members.get(at) else { return };
+        let (name, id, bytes) = (member.name.clone(), member.id, member.bytes);
+        let row = FileRow { segment_id: id, file_id };
+        let bad = |place: Place, note: String, due: u64| Hole {
+            name: name.clone(),
+            row,
+            piece: None,
+            place,
+            offset: 0,
+            to: None,
+            due,
+            next: None,
+            reused: false,
+            clean: false,
+            accepted: false,
+            note,
+        };
+        let (header, first) = match &member.head {
+            Head::Ours { header, first } => (
+                Some(header.clone()),
+                FirstFrames {
+                    sieve: first.sieve.clone(),
+                    link: first.link,
+                    note: first.note.clone(),
+                    ..*first
+                },
+            ),
+            Head::Rotten => {
+                let hole = bad(Place::Header, "the header page does not check".to_owned(), self.due);
+                self.holes.push(Hole { next: Some(self.due), ..hole });
+                let first = self
+                    .open(&name)
+                    .and_then(|file| read_first_frames(file, self.salt(id, file_id)))
+                    .unwrap_or_default();
+                (None, first)
+            }
+            Head::Newer(version) => {
+                let note = format!("format version {version}");
+                self.open_hole = Some(self.holes.len());
+                return self.holes.push(bad(Place::Newer, note, self.due));
+            }
+            Head::Unreadable(note) | Head::Alien(note) => {
+                let note = note.clone();
+                self.open_hole = Some(self.holes.len());
+                return self.holes.push(bad(Place::Io, note, self.due));
+            }
+        };
+        let salt = header.as_ref().map_or_else(|| self.salt(id, file_id), SegmentHeader::salt);
+        let file = match self.open(&name) {
+            Ok(file) => file,
+            Err(error) => {
+                self.open_hole = Some(self.holes.len());
+                return self.holes.push(bad(Place::Io, error.to_string(), self.due));
+            }
+        };
+        self.durable = self.durable.max(first.durable);
+        let piece = Piece {
+            id,
+            file_id,
+            name,
+            salt,
+            header,
+            link: first.link,
+            file_bytes: bytes,
+            start: first.start,
+            base: self.due,
+            last: self.due.saturating_sub(1),
+            end: first.start,
+            sealed: false,
+            planes: PlaneTable::default(),
+            index: SparseIndex::default(),
+            skips: Vec::new(),
+            sieve: first.sieve,
+        };
+        self.pieces.push(piece);
+        PieceWalk { surveyor: self, file, successor, newest, note: first.note }.run();
+    }
+
+    pub(super) fn salt(&self, id: u64, file_id: u64) -> Salt {
+        // Files of an ancestor count up to its last; ancestors are listed oldest first.
+        let ancestors = self.control.as_ref().map_or(&[][..], |control| &control.ancestors);
+        let log_id =
+            ancestors.iter().find(|row| id <= row.last_segment_id).map(|row| row.log_id).or(self.log_id);
+        Salt::new(log_id.unwrap_or_default(), id, file_id)
+    }
+
+    /// Files above the newest linked segment: prepared, torn at their first write, or damaged.
+    fn look_at_loose_files(&mut self) {
+        let top = self.pieces.iter().map(|piece| piece.id).max().unwrap_or(0);
+        for at in 0..self.members.len() {
+            let Some(member) = self.members.get(at).filter(|member| member.id > top) else { continue };
+            let (id, name) = (member.id, member.name.clone());
+            match &member.head {
+                Head::Ours { header, first } => {
+                    let (row, salt, note) = (
+                        FileRow { segment_id: id, file_id: header.file_id },
+                        header.salt(),
+                        first.note.clone(),
+                    );
+                    let reused = header.reused;
+                    self.look_at_loose_file(at, row, salt, reused, &name, note);
+                }
+                Head::Rotten => {
+                    self.note_file(at, Place::Header, "the header page does not check".to_owned())
+                }
+                Head::Newer(version) => self.note_file(at, Place::Newer, format!("format version {version}")),
+                Head::Alien(note) => self.note_file(at, Place::Alien, note.clone()),
+                Head::Unreadable(note) => self.note_file(at, Place::Io, note.clone()),
+            }
+        }
+    }
+
+    fn look_at_loose_file(
+        &mut self,
+        at: usize,
+        row: FileRow,
+        salt: Salt,
+        reused: bool,
+        name: &str,
+        note: String,
+    ) {
+        let name = name.to_owned();
+        let due = self.due;
+        let hole = |place, note| Hole {
+            name: name.clone(),
+            row,
+            piece: None,
+            place,
+            offset: HEADER_PAGE_BYTES,
+            to: None,
+            due,
+            next: None,
+            reused: false,
+            clean: false,
+            accepted: false,
+            note,
+        };
+        match self.sight(at, salt, 1) {
+            None => self.holes.push(hole(Place::Io, "cannot be read".to_owned())),
+            Some((Some(_), _)) => {
+                self.holes.push(hole(Place::Link, note));
+                self.extras.push(Extra { name, row: Some(row), why: ExtraKind::Abandoned });
+            }
+            Some((None, true)) if !reused => {
+                self.holes.push(hole(Place::Link, note));
+                self.extras.push(Extra { name, row: Some(row), why: ExtraKind::Abandoned });
+            }
+            Some((None, _)) => self.extras.push(Extra { name, row: Some(row), why: ExtraKind::Unused }),
+        }
+    }
+
+    /// Segments that the control file says were begun, newer than all that are there.
+    fn look_for_begun_files(&mut self) {
+        let Some(control) = &self.control else { return };
+        let top = self.pieces.iter().map(|piece| piece.id).max().unwrap_or(0);
+        let must = control.begun.iter().filter(|row| row.must_exist).map(|row| row.file);
+        let gone: Vec<FileRow> = must
+            .filter(|row| {
+                row.segment_id > top
+                    && !control.abandoned.contains(row)
+                    && !self.members.iter().any(|member| member.id == row.segment_id)
+            })
+            .collect();
+        for row in gone {
+            let name = SegmentId::new(row.segment_id).map_or_else(String::new, SegmentId::file_name);
+            let note = "the control file says that it was begun".to_owned();
+            self.holes.push(Hole {
+                name,
+                row,
+                piece: None,
+                place: Place::Absent,
+                offset: 0,
+                to: None,
+                due: self.due,
+                next: None,
+                reused: false,
+                clean: false,
+                accepted: false,
+                note,
+            });
+        }
+        let first_kept = self.first_kept();
+        let clean =
+            self.control.as_ref().and_then(|control| control.clean).filter(|clean| clean.segment_id != 0);
+        if let Some(clean) = clean.filter(|clean| self.pieces.is_empty() && clean.segment_id >= first_kept) {
+            let row = FileRow { segment_id: clean.segment_id, file_id: clean.file_id };
+            if !self.holes.iter().any(|hole| hole.row.segment_id == row.segment_id) {
+                self.note_absent(row);
+            }
+        }
+    }
+}
+
+/// The walk over one piece.
+struct PieceWalk<'s, 'a> {
+    surveyor: &'s mut Surveyor<'a>,
+    file: Arc<dyn StorageFile>,
+    successor: Option<Link>,
+    newest: bool,
+    note: String,
+}
+
+impl PieceWalk<'_, '_> {
+    fn at(&self) -> usize {
+        self.surveyor.pieces.len() - 1
+    }
+
+    fn piece(&mut self) -> &mut Piece {
+        let Some(piece) = self.surveyor.pieces.last_mut() else {
+            unreachable!("the piece was pushed before its walk")
+        };
+        piece
+    }
+
+    /// Where this file ends by its successor, or by its own sieve.
+    fn stated_end(&mut self) -> Option<u64> {
+        let successor = self.successor.map(|link| link.predecessor_end);
+        self.piece().sieve.as_ref().map_or(successor, |sieve| Some(sieve.own_end))
+    }
+
+    fn run(mut self) {
+        let stated = self.stated_end();
+        let piece = self.piece();
+        let (salt, start, bytes, sieved) = (piece.salt, piece.start, piece.file_bytes, piece.sieve.is_some());
+        let limit = stated.map_or(bytes, |end| end.min(bytes));
+        let mut walk = Walk::new(Window::new(Arc::clone(&self.file), limit, SCAN_CHUNK_BYTES), salt, start);
+        walk.sieved = sieved;
+        let linked = self.check_link(&mut walk);
+        let ended = linked && self.frames(&mut walk, stated);
+        if ended {
+            self.finish(&walk);
+        }
+        self.surveyor.bytes_read += walk.window.bytes_read;
+    }
+
+    /// Whether the link says what the chain says; goes on behind it if not.
+    fn check_link(&mut self, walk: &mut Walk) -> bool {
+        let Some(link) = self.piece().link else {
+            let note = std::mem::take(&mut self.note);
+            return self.hole(
+                walk,
+                &Stop { place: Place::Link, durable: 0, claimed_end: None, note },
+                HEADER_PAGE_BYTES,
+            );
+        };
+        self.surveyor.arrive(link.base);
+        let due = self.surveyor.due;
+        if link.base != due {
+            let note = format!(
+                "the link says that the segment begins with LSN {} where LSN {due} is due",
+                link.base
+            );
+            let at = if self.piece().sieve.is_some() { walk.offset } else { HEADER_PAGE_BYTES };
+            let hole = self.new_hole(Place::Order, at, note, Some(link.base));
+            self.surveyor.holes.push(Hole { to: Some(walk.offset), ..hole });
+            self.surveyor.due = link.base.max(due);
+        }
+        let due = self.surveyor.due;
+        let piece = self.piece();
+        piece.base = due;
+        piece.last = due - 1;
+        true
+    }
+
+    /// Walks the frames; answers whether the end was reached (else a hole was noted as the end).
+    fn frames(&mut self, walk: &mut Walk, stated: Option<u64>) -> bool {
+        loop {
+            if stated == Some(walk.offset) {
+                return true;
+            }
+            match walk.step(self.surveyor.due) {
+                Step::Frame(frame) => {
+                    self.surveyor.durable = self.surveyor.durable.max(frame.header.durable());
+                    match frame.header.kind {
+                        FrameKind::Records => self.count(walk, &frame),
+                        FrameKind::Seal if stated.is_none() => {
+                            walk.offset = frame.offset;
+                            self.piece().sealed = true;
+                            return true;
+                        }
+                        FrameKind::Seal | FrameKind::Link | FrameKind::Sieve => {
+                            let stop = Stop {
+                                place: Place::Order,
+                                durable: 0,
+                                claimed_end: None,
+                                note: "a frame that has no place here".to_owned(),
+                            };
+                            walk.offset = frame.offset;
+                            if !self.hole(
+                                walk,
+                                &Stop { claimed_end: Some(frame.end()), ..stop },
+                                frame.offset,
+                            ) {
+                                return false;
+                            }
+                        }
+                        FrameKind::Beacon | FrameKind::Pad | FrameKind::Ancillary(_) => {}
+                    }
+                    self.piece().end = walk.offset;
+                }
+                Step::Stop(stop) => {
+                    let offset = walk.offset;
+                    if !self.hole(walk, &stop, offset) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, walk: &Walk, frame: &FrameAt) {
+        self.surveyor.arrive(frame.header.first_lsn);
+        let first = frame.header.first_lsn;
+        let piece = self.piece();
+        for (lsn, record) in (first..).zip(RawRecords::new(walk.body())) {
+            if let Some(lsn) = Lsn::new(lsn).filter(|_| !record.is_stub()) {
+                piece.planes.add(record.plane, 1, lsn, lsn);
+            }
+        }
+        piece.index.add(first, frame.offset);
+        piece.last = frame.header.next_lsn() - 1;
+        self.surveyor.records += u64::from(frame.header.records);
+        self.surveyor.due = frame.header.next_lsn();
+    }
+
+    fn new_hole(&mut self, place: Place, offset: u64, note: String, next: Option<u64>) -> Hole {
+        let at = self.at();
+        let due = self.surveyor.due;
+        let piece = self.piece();
+        let reused = piece.header.as_ref().is_some_and(|header| header.reused);
+        let row = FileRow { segment_id: piece.id, file_id: piece.file_id };
+        Hole {
+            name: piece.name.clone(),
+            row,
+            piece: Some(at),
+            place,
+            offset,
+            to: None,
+            due,
+            next,
+            reused,
+            clean: false,
+            accepted: false,
+            note,
+        }
+    }
+
+    /// Notes the hole at `offset` and moves the walk to the next frame that checks; answers whether
+    /// there is one in this file.
+    fn hole(&mut self, walk: &mut Walk, stop: &Stop, offset: u64) -> bool {
+        let due = self.surveyor.due;
+        self.surveyor.durable = self.surveyor.durable.max(stop.durable);
+        let from = stop.claimed_end.filter(|&end| end <= walk.window.limit()).unwrap_or(offset);
+        let from = if stop.place == Place::Order { from.max(offset + 8) } else { from };
+        let sighting = walk.search(from, due);
+        let sighting = match sighting {
+            Ok(sighting) => sighting,
+            Err(error) => {
+                let hole = self.new_hole(Place::Io, offset, error.to_string(), None);
+                self.surveyor.open_hole = Some(self.surveyor.holes.len());
+                self.surveyor.holes.push(hole);
+                return false;
+            }
+        };
+        self.surveyor.durable = self.surveyor.durable.max(sighting.durable);
+        let place = if stop.place == Place::Bytes && !sighting.nonzero { Place::End } else { stop.place };
+        let note = if place == Place::End {
+            "the file ends here or is zero from here on".to_owned()
+        } else {
+            stop.note.clone()
+        };
+        let mut hole = self.new_hole(place, offset, note, sighting.frame.map(|frame| frame.header.first_lsn));
+        if let Some(frame) = sighting.frame {
+            hole.to = Some(frame.offset);
+            self.surveyor.holes.push(hole);
+            self.surveyor.due = frame.header.first_lsn;
+            walk.offset = frame.offset;
+            if place == Place::Link {
+                let piece = self.piece();
+                piece.base = frame.header.first_lsn;
+                piece.last = piece.base - 1;
+                piece.start = frame.offset;
+            }
+            return true;
+        }
+        self.piece().end = walk.offset;
+        if self.newest && self.vouched(offset) {
+            hole.clean = true;
+            let sealed = self
+                .surveyor
+                .control
+                .as_ref()
+                .and_then(|control| control.clean)
+                .is_some_and(|clean| clean.sealed);
+            if sealed {
+                hole.place = Place::Seal;
+                hole.note = format!("a clean close wrote a seal here, which does not check: {}", stop.note);
+            }
+        }
+        self.surveyor.open_hole = Some(self.surveyor.holes.len());
+        self.surveyor.holes.push(hole);
+        false
+    }
+
+    /// Whether the clean-close proof names this place as the end of the log.
+    fn vouched(&mut self, offset: u64) -> bool {
+        let due = self.surveyor.due;
+        let clean = self.surveyor.control.as_ref().and_then(|control| control.clean);
+        let piece = self.piece();
+        clean.is_some_and(|clean| {
+            clean.segment_id == piece.id
+                && clean.file_id == piece.file_id
+                && clean.end == offset
+                && clean.last + 1 == due
+        })
+    }
+
+    /// The end was reached in order: by the successor's link, by the sieve, or by a seal.
+    fn finish(&mut self, walk: &Walk) {
+        let due = self.surveyor.due;
+        self.piece().end = walk.offset;
+        if let Some(sieve) = self.piece().sieve.clone() {
+            self.surveyor.due = self.surveyor.due.max(sieve.last + 1);
+            self.piece().last = sieve.last;
+        }
+        if let Some(link) = self.successor {
+            let (end, last) = self
+                .piece()
+                .sieve
+                .as_ref()
+                .map_or((walk.offset, due - 1), |sieve| (sieve.original_end, sieve.original_last));
+            if link.predecessor_last != last || link.predecessor_end != end {
+                let note = format!("the successor says that it ends with LSN {}", link.predecessor_last);
+                let hole = self.new_hole(Place::Order, walk.offset, note, None);
+                self.surveyor.open_hole = Some(self.surveyor.holes.len());
+                self.surveyor.holes.push(hole);
+            }
+            self.check_branch(walk.offset, &link);
+        }
+        if self.newest {
+            let clean = self.vouched(walk.offset);
+            let hole =
+                self.new_hole(Place::End, walk.offset, "the segment is finished here".to_owned(), None);
+            self.surveyor.holes.push(Hole { clean, ..hole });
+            self.surveyor.open_hole = Some(self.surveyor.holes.len() - 1);
+        } else {
+            let (salt, end) = (self.piece().salt, walk.offset);
+            self.piece().sealed = read_seal(&self.file, salt, end).ok().flatten().is_some();
+        }
+    }
+
+    /// A branch may begin above the predecessor's last LSN: what lies between was given up.
+    fn check_branch(&mut self, offset: u64, link: &Link) {
+        if link.branch && link.base > self.surveyor.due && self.surveyor.open_hole.is_none() {
+            let hole = self.new_hole(
+                Place::Order,
+                offset,
+                "a branch begins above what was lost".to_owned(),
+                Some(link.base),
+            );
+            self.surveyor.holes.push(Hole { to: Some(offset), accepted: true, ..hole });
+            self.surveyor.due = link.base;
+        }
+    }
+}
