@@ -17,7 +17,8 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     pub(crate) fn of(report: &SurveyReport) -> Outcome {
-        let damaged = is_damage(report.verdict) || report.findings.iter().any(|finding| is_damage(finding.verdict));
+        let damaged =
+            is_damage(report.verdict) || report.findings.iter().any(|finding| is_damage(finding.verdict));
         Outcome::damage_if(damaged)
     }
 

@@ -68,7 +68,9 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 /// An LSN, `segment:N`, or the name of a segment file.
 pub(crate) fn subject(text: &str) -> Result<Subject, String> {
     if let Some(id) = text.strip_prefix("segment:") {
-        return SegmentId::new(number(id)?).map(Subject::Segment).ok_or_else(|| "segments are numbered from 1".to_owned());
+        return SegmentId::new(number(id)?)
+            .map(Subject::Segment)
+            .ok_or_else(|| "segments are numbered from 1".to_owned());
     }
     if let Some(id) = SegmentId::from_file_name(text) {
         return Ok(Subject::Segment(id));

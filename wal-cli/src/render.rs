@@ -63,7 +63,7 @@ pub(crate) fn progress(length: u64, shown: bool) -> ProgressBar {
     if !shown {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} records, {per_sec}, {eta} left");
+    let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} records, {eta} left");
     ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
@@ -176,7 +176,10 @@ pub(crate) fn extras_json(extras: &[ExtraFile]) -> Value {
 }
 
 pub(crate) fn ancestors_json(ancestors: &[Ancestor]) -> Value {
-    ancestors.iter().map(|ancestor| json!({ "log_id": ancestor.log_id.to_string(), "last_lsn": lsn_json(ancestor.last) })).collect()
+    ancestors
+        .iter()
+        .map(|ancestor| json!({ "log_id": ancestor.log_id.to_string(), "last_lsn": lsn_json(ancestor.last) }))
+        .collect()
 }
 
 /// Findings, one a line, and how many are not listed.

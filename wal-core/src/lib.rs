@@ -7,6 +7,8 @@ mod chain;
 mod control;
 mod error;
 mod frame;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
 mod gate;
 mod io_util;
 mod lsn;

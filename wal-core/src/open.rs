@@ -14,19 +14,19 @@ use std::time::Instant;
 use crate::chain::{Chain, Segment};
 use crate::control::{ABANDONED_ROWS_MAX, BegunRow, CONTROL_NAME, ControlFile, ControlState, FileRow, Slots};
 use crate::error::{OpenError, StorageError};
-use crate::frame::{FrameDraft, FrameKind, RawRecords};
+use crate::frame::{FrameDraft, FrameKind};
 use crate::gate::{Gate, Predecessor, Start};
 use crate::io_util::write_full;
 use crate::lsn::{LogId, Lsn};
 use crate::options::{Create, Options, Recovery};
 use crate::prepare::{create_temporary, discard, draw_header, draw_log_id, give_name};
 use crate::report::{ExtraFile, RecoveryReport, SurveyReport};
-use crate::scan::{SCAN_CHUNK_BYTES, Step, Walk, Window};
+use crate::scan::SCAN_CHUNK_BYTES;
 use crate::segment::{
     HEADER_PAGE_BYTES, LINK_FRAME_BYTES, Link, PlaneTable, SEAL_BYTES_MAX, Seal, SegmentHeader, SparseIndex,
 };
 use crate::storage::{Access, LockError, Storage, StorageFile, StorageLock};
-use crate::survey::{Extra, ExtraKind, Piece, Survey};
+use crate::survey::{Extra, ExtraKind, Piece, Shown, Survey};
 use crate::verdict::Verdict;
 use crate::wire::{crc, len64};
 
@@ -345,10 +345,10 @@ impl PendingCopy {
         if let Some(piece) = copy.pieces.first().cloned() {
             // The first frame that holds anything above the mark.
             let mut begin = (piece.end, piece.last + 1);
-            copy.walk(&piece, piece.start, |offset, first, records, _| {
-                let unproved = first + u64::from(records) > durable + 1;
+            piece.frames(&*copy.chain.storage, piece.start, |shown| {
+                let unproved = shown.first + u64::from(shown.records) > durable + 1;
                 if unproved {
-                    begin = (offset, first);
+                    begin = (shown.offset, shown.first);
                 }
                 Ok(!unproved)
             })?;
@@ -360,59 +360,6 @@ impl PendingCopy {
     /// The segments whose records are all in the copy.
     fn replaced(&self) -> impl Iterator<Item = &Piece> {
         self.pieces.iter().skip(1)
-    }
-
-    /// Shows every frame with records from `offset` on, until told to stop.
-    fn walk(
-        &self,
-        piece: &Piece,
-        offset: u64,
-        mut show: impl FnMut(u64, u64, u32, &[u8]) -> Result<bool, StorageError>,
-    ) -> Result<(), StorageError> {
-        let file = self
-            .chain
-            .storage
-            .open(&piece.name, Access::Read)
-            .map_err(|error| StorageError::new("open", &piece.name, error))?;
-        let mut walk =
-            Walk::new(Window::new(Arc::from(file), piece.end, SCAN_CHUNK_BYTES), piece.salt, offset);
-        walk.sieved = piece.sieve.is_some();
-        let mut due = None;
-        while walk.offset < piece.end {
-            let offset = walk.offset;
-            if let Some(skip) = piece.skips.iter().find(|skip| skip.offset == offset && skip.to > offset) {
-                walk.offset = skip.to.min(piece.end);
-                continue;
-            }
-            let step = match due {
-                Some(due) => walk.step(due),
-                None => match walk.frame_at(offset) {
-                    Ok(frame) => {
-                        walk.offset = frame.end();
-                        Step::Frame(frame)
-                    }
-                    Err(stop) => Step::Stop(stop),
-                },
-            };
-            match step {
-                Step::Frame(frame) => {
-                    due = Some(frame.header.next_lsn());
-                    let shown = frame.header.kind != FrameKind::Records
-                        || show(offset, frame.header.first_lsn, frame.header.records, walk.body())?;
-                    if !shown {
-                        break;
-                    }
-                }
-                Step::Stop(stop) => {
-                    let changed = std::io::Error::new(
-                        std::io::ErrorKind::InvalidData,
-                        format!("offset {offset}: {}; it was whole when surveyed", stop.note),
-                    );
-                    return Err(StorageError::new("read again", &piece.name, changed));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Steps 5 to 7. Can be tried again after it found no room.
@@ -443,7 +390,7 @@ impl PendingCopy {
         control.state.abandoned.truncate(ABANDONED_ROWS_MAX);
         control.write_both().map_err(|error| StorageError::new("write", CONTROL_NAME, error))?;
 
-        let cut = self.cut_predecessor(predecessor)?;
+        let cut = predecessor.cut_at(storage, self.from, self.first - 1)?;
         let cut = trim(storage, &cut, self.first - 1)?;
         for piece in self.replaced() {
             storage.remove(&piece.name).map_err(|error| StorageError::new("remove", &piece.name, error))?;
@@ -452,30 +399,6 @@ impl PendingCopy {
         let result = Predecessor { id: copy.id, file_id: copy.file_id, last: copy.last, end: copy.end };
         self.chain.replace_from(predecessor.id, [Segment::found(cut), Segment::found(copy)]);
         Ok(result)
-    }
-
-    /// The predecessor as it is once everything from `from` on is taken off it.
-    fn cut_predecessor(&self, predecessor: &Piece) -> Result<Piece, StorageError> {
-        let mut cut = Piece {
-            last: self.first - 1,
-            end: self.from,
-            planes: PlaneTable::default(),
-            index: SparseIndex::default(),
-            ..predecessor.clone()
-        };
-        let end = self.from;
-        let mut planes = PlaneTable::default();
-        let mut index = SparseIndex::default();
-        let whole = Piece { end, ..predecessor.clone() };
-        self.walk(&whole, predecessor.start, |offset, first, _, body| {
-            count(&mut planes, first, body);
-            index.add(first, offset);
-            Ok(true)
-        })?;
-        cut.planes = planes;
-        cut.index = index;
-        cut.sealed = false;
-        Ok(cut)
     }
 
     /// Writes the copy under a temporary name, syncs it, reads it again, and gives it its name.
@@ -525,9 +448,9 @@ impl PendingCopy {
         let mut read = Tally::default();
         for (at, piece) in self.pieces.iter().enumerate() {
             let from = if at == 0 { self.from } else { piece.start };
-            self.walk(piece, from, |_, first, records, body| {
+            piece.frames(storage, from, |Shown { first, records, body, .. }| {
                 read.add(first, records, body);
-                count(&mut copy.planes, first, body);
+                copy.planes.count(first, body);
                 copy.index.add(first, copy.end);
                 let draft =
                     FrameDraft { kind: FrameKind::Records, first_lsn: first, records, durable: self.durable };
@@ -549,7 +472,7 @@ impl PendingCopy {
         write_full(&*file, written_to, &pending).map_err(failed("write"))?;
         file.sync().map_err(failed("sync"))?;
         let mut again = Tally::default();
-        self.walk(&copy, start, |_, first, records, body| {
+        copy.frames(storage, start, |Shown { first, records, body, .. }| {
             again.add(first, records, body);
             Ok(true)
         })?;
@@ -562,14 +485,6 @@ impl PendingCopy {
         give_name(storage, &temporary, &name)?;
         copy.name = name;
         Ok(copy)
-    }
-}
-
-fn count(planes: &mut PlaneTable, first: u64, body: &[u8]) {
-    for (lsn, record) in (first..).zip(RawRecords::new(body)) {
-        if let Some(lsn) = Lsn::new(lsn).filter(|_| !record.is_stub()) {
-            planes.add(record.plane, 1, lsn, lsn);
-        }
     }
 }
 

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use crate::chain::{Chain, Segment};
 use crate::error::{ReadError, StorageError};
-use crate::frame::{FrameKind, RawRecords};
+use crate::frame::{FrameKind, RawRecord, RawRecords};
 use crate::lsn::{Lsn, SegmentId};
 use crate::scan::{SCAN_CHUNK_BYTES, SEEK_CHUNK_BYTES, Step, Stop, Walk, Window, read_seal};
 use crate::segment::IndexRow;
 use crate::storage::Access;
 use crate::verdict::{Finding, Place, Proof, Verdict};
-use crate::wire::{Cursor as ByteCursor, Put};
+use crate::wire::{Cursor as ByteCursor, Put, len64};
 
 /// A record, lent by its reader until the next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,8 +90,10 @@ pub struct Reader {
     chain: Arc<Chain>,
     past_damage: bool,
     place: Option<PlaceInSegment>,
-    /// The LSN that is due.
+    /// The LSN that is read next.
     due: u64,
+    /// The LSN that the next frame is due to begin with.
+    frame_due: u64,
     /// Where the next record begins in the current body, and how many are left there.
     body_at: usize,
     left: u32,
@@ -123,6 +125,7 @@ impl Reader {
             past_damage,
             place: None,
             due,
+            frame_due: due,
             body_at: 0,
             left: 0,
             epoch,
@@ -153,23 +156,17 @@ impl Reader {
     /// again later, and goes on when there is more.
     ///
     /// # Errors
-    /// [`ReadError::Lost`] and [`ReadError::NotKept`] once for each range that is gone, after which the next call
-    /// goes on behind it; [`ReadError::Broken`] where the log does not check, again at each call.
-    // A lending reader cannot be an `Iterator`.
+    /// [`ReadError::Lost`] and [`ReadError::NotKept`] once for each range that is gone, after which the
+    /// next call goes on behind it; [`ReadError::Broken`] where the log does not check, again at each
+    /// call.
     #[allow(clippy::should_implement_trait, reason = "it lends, which an iterator cannot")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         if let Some(finding) = &self.broken {
             return Err(ReadError::Broken(Box::new(finding.clone())));
         }
-        loop {
-            if self.left > 0 {
-                if let Some((first, last)) = self.chain.lost(self.due) {
-                    return Err(self.pass_over_lost(first, last));
-                }
-                if self.take_head() {
-                    break;
-                }
-                continue;
+        while !self.at_record() {
+            if let Some(gone) = self.pass_over_gone() {
+                return Err(gone);
             }
             if self.left == 0 && !self.next_frame()? {
                 return Ok(None);
@@ -190,31 +187,38 @@ impl Reader {
         Lsn::new(self.due).unwrap_or(Lsn::FIRST)
     }
 
-    /// Moves to the next record in the body; answers whether it is one to lend (a stub is not).
-    fn take_head(&mut self) -> bool {
-        let body = self.place.as_ref().map_or(&[][..], |place| place.walk.body());
-        let mut records = RawRecords::new(body.get(self.body_at..).unwrap_or_default());
-        let Some(record) = records.next() else { unreachable!("the frame was checked when it was read") };
-        if record.is_stub() {
-            self.body_at = body.len() - records.remaining();
+    fn body(&self) -> &[u8] {
+        self.place.as_ref().map_or(&[], |place| place.walk.body())
+    }
+
+    /// Moves over records below the one that is due; answers whether a record that is kept and not
+    /// given up comes next in the body.
+    fn at_record(&mut self) -> bool {
+        while self.left > 0 {
+            let body = self.body();
+            let mut records = RawRecords::new(body.get(self.body_at..).unwrap_or_default());
+            let Some(record) = records.next() else { unreachable!("the frame was checked when it was read") };
+            let behind = body.len() - records.remaining();
+            let lsn = self.frame_due - u64::from(self.left);
+            if lsn >= self.due {
+                return !record.is_stub() && self.chain.lost(lsn).is_none();
+            }
+            self.body_at = behind;
             self.left -= 1;
-            self.due += 1;
-            return false;
         }
-        true
+        false
     }
 
     fn lend(&mut self) -> Option<Record<'_>> {
+        let lsn = Lsn::new(self.due)?;
         let place = self.place.as_ref()?;
         let body = place.walk.body();
         let mut records = RawRecords::new(body.get(self.body_at..)?);
         let record = records.next()?;
         self.body_at = body.len() - records.remaining();
         self.left -= 1;
-        let lsn = Lsn::new(self.due)?;
         self.due += 1;
         self.file_id = place.segment.file_id;
-        self.epoch = self.epoch.max(place.segment.epoch);
         Some(Record {
             lsn,
             plane: record.plane,
@@ -224,47 +228,32 @@ impl Reader {
         })
     }
 
-    fn pass_over_lost(&mut self, first: u64, last: u64) -> ReadError {
-        let from = self.due.max(first);
-        self.enter_body(last + 1);
-        match Lsn::new(from).zip(Lsn::new(last)) {
-            Some((first, last)) => ReadError::Lost { first, last },
-            None => unreachable!("lost ranges are LSNs"),
+    /// What stands in the body and is not to be lent: stubs, and what was given up, which stays given up
+    /// even if its bytes come back.
+    fn pass_over_gone(&mut self) -> Option<ReadError> {
+        if self.left == 0 {
+            return None;
         }
+        let first = Lsn::new(self.due)?;
+        if let Some((_, last)) = self.chain.lost(self.due) {
+            self.due = last + 1;
+            return Some(ReadError::Lost { first, last: Lsn::new(last)? });
+        }
+        let records = RawRecords::new(self.body().get(self.body_at..)?);
+        let stubs = records.take_while(RawRecord::is_stub).count();
+        self.due += len64(stubs);
+        Some(ReadError::NotKept { first, last: Lsn::new(self.due - 1)? })
     }
 
-    /// Drops the records of the current body below `due`.
-    fn enter_body(&mut self, due: u64) {
-        let body = self.place.as_ref().map_or(&[][..], |place| place.walk.body());
-        let mut records = RawRecords::new(body.get(self.body_at..).unwrap_or_default());
-        while self.due < due && self.left > 0 && records.next().is_some() {
-            self.due += 1;
-            self.left -= 1;
-        }
-        self.body_at = body.len() - records.remaining();
-        self.due = self.due.max(due);
-    }
-
-    /// Finds the frame that holds `due`, or the place where it will be.
+    /// Goes to the frame that holds `due`, or a little before it; what lies below is passed over.
     fn enter(&mut self, due: u64) -> Result<(), ReadError> {
+        self.due = due;
         let Some(segment) = self.chain.holding(due) else { return Ok(()) };
-        let at = locate(&self.chain, &segment, due)?;
-        let from = at.unwrap_or(IndexRow { lsn: segment.base, offset: segment.start });
+        let from = locate(&self.chain, &segment, due)?
+            .unwrap_or(IndexRow { lsn: segment.base, offset: segment.start });
+        self.frame_due = from.lsn;
+        self.left = 0;
         self.place = Some(self.open(segment, from.offset)?);
-        self.due = from.lsn;
-        while self.due < due {
-            if self.left == 0 {
-                match self.next_frame() {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    // What is gone before the start is no news.
-                    Err(ReadError::Lost { .. } | ReadError::NotKept { .. }) => continue,
-                    Err(error) => return Err(error),
-                }
-            }
-            self.enter_body(due);
-        }
-        self.due = self.due.max(due);
         Ok(())
     }
 
@@ -275,16 +264,18 @@ impl Reader {
             .open(&segment.name, Access::Read)
             .map_err(|error| StorageError::new("open", &segment.name, error))?;
         let (_, end) = segment.reach();
-        let mut walk = Walk::new(Window::new(Arc::from(file), end, SCAN_CHUNK_BYTES), segment.salt, offset);
+        let window = Window::new(Arc::from(file), end, SCAN_CHUNK_BYTES);
+        let mut walk = Walk::new(window, segment.salt, offset);
         walk.sieved = segment.sieved;
         Ok(PlaceInSegment { segment, walk })
     }
 
-    /// Moves to the next frame with records; answers whether there is one.
+    /// Moves to the next frame with records that are due; answers whether there is one.
     fn next_frame(&mut self) -> Result<bool, ReadError> {
         loop {
             let Some(place) = self.place.as_mut() else {
                 let Some(first) = self.chain.segments().into_iter().next() else { return Ok(false) };
+                self.frame_due = first.base;
                 let start = first.start;
                 self.place = Some(self.open(first, start)?);
                 continue;
@@ -298,9 +289,10 @@ impl Reader {
                 }
                 if skip.to > offset && skip.to <= end {
                     place.walk.offset = skip.to;
-                    if let Some((first, last)) = skip.finding.missing {
-                        self.due = self.due.max(last.number() + 1);
-                        return Err(ReadError::Lost { first, last });
+                    self.frame_due =
+                        skip.finding.missing.map_or(self.frame_due, |(_, last)| last.number() + 1);
+                    if let Some(gone) = self.miss_up_to(self.frame_due) {
+                        return Err(gone);
                     }
                     continue;
                 }
@@ -311,31 +303,37 @@ impl Reader {
                 if !self.next_segment()? {
                     return Ok(false);
                 }
-                if self.left > 0 {
-                    return Ok(true);
-                }
                 continue;
             }
             if end > place.walk.window.limit() {
                 place.walk.window.extend(end);
             }
-            match place.walk.step(self.due) {
+            match place.walk.step(self.frame_due) {
                 Step::Frame(frame) if frame.header.kind == FrameKind::Records => {
+                    self.frame_due = frame.header.next_lsn();
+                    if self.frame_due <= self.due {
+                        continue;
+                    }
                     self.body_at = 0;
                     self.left = frame.header.records;
-                    let gap = Lsn::new(self.due)
-                        .zip(Lsn::new(frame.header.first_lsn - 1))
-                        .filter(|(first, last)| first <= last);
-                    self.due = frame.header.first_lsn;
-                    if let Some((first, last)) = gap {
-                        return Err(ReadError::NotKept { first, last });
-                    }
-                    return Ok(true);
+                    let gap = Lsn::new(self.due).zip(Lsn::new(frame.header.first_lsn - 1));
+                    self.due = self.due.max(frame.header.first_lsn);
+                    return match gap.filter(|(first, last)| first <= last) {
+                        Some((first, last)) => Err(ReadError::NotKept { first, last }),
+                        None => Ok(true),
+                    };
                 }
                 Step::Frame(_) => {}
                 Step::Stop(stop) => return Err(self.broken_at(&stop)),
             }
         }
+    }
+
+    /// Records from the one due up to before `next` are gone for good.
+    fn miss_up_to(&mut self, next: u64) -> Option<ReadError> {
+        let gone = Lsn::new(self.due).zip(Lsn::new(next - 1)).filter(|(first, last)| first <= last);
+        self.due = self.due.max(next);
+        gone.map(|(first, last)| ReadError::Lost { first, last })
     }
 
     /// Moves to the segment behind the current one, if there is one with anything in it.
@@ -348,27 +346,22 @@ impl Reader {
             return Ok(true);
         }
         let sieved_to = if place.segment.sieved { last + 1 } else { self.due };
-        let start = next.start;
-        let base = next.base;
+        let (start, base) = (next.start, next.base);
         let due = self.due;
-        if base < due {
-            // A copy of a tail whose first records this reader has read from the original.
-            self.place = None;
-            self.enter(due)?;
-            return Ok(self.place.as_ref().is_some_and(|place| place.walk.offset < place.segment.reach().1)
-                || self.left > 0);
+        if base > due
+            && sieved_to <= due
+            && let Some(finding) = self.chain.refusal_at(due).filter(|_| !self.past_damage)
+        {
+            self.broken = Some(finding.clone());
+            return Err(ReadError::Broken(Box::new(finding)));
         }
+        self.frame_due = base;
         self.place = Some(self.open(next, start)?);
-        self.due = self.due.max(base);
-        match Lsn::new(due).zip(Lsn::new(base - 1)).filter(|(first, last)| first <= last) {
-            Some((first, last)) if sieved_to > due => Err(ReadError::NotKept { first, last }),
-            Some((first, last)) => match self.chain.refusal_at(due).filter(|_| !self.past_damage) {
-                Some(finding) => {
-                    self.broken = Some(finding.clone());
-                    Err(ReadError::Broken(Box::new(finding)))
-                }
-                None => Err(ReadError::Lost { first, last }),
-            },
+        match self.miss_up_to(base) {
+            Some(ReadError::Lost { first, last }) if sieved_to > due => {
+                Err(ReadError::NotKept { first, last })
+            }
+            Some(gone) => Err(gone),
             None => Ok(true),
         }
     }
@@ -385,7 +378,7 @@ impl Reader {
             file: name,
             segment: SegmentId::new(place.segment.id),
             offset,
-            lsn: Lsn::new(self.due),
+            lsn: Lsn::new(self.frame_due),
             missing: None,
             harmless: false,
             evidence: format!("{}; it was whole when the log was opened", stop.note),

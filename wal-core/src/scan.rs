@@ -177,6 +177,17 @@ impl Walk {
         }
     }
 
+    /// Steps over the frame at the current offset, whatever its LSN.
+    pub(crate) fn step_anyhow(&mut self) -> Step {
+        match self.frame_at(self.offset) {
+            Ok(frame) => {
+                self.offset = frame.end();
+                Step::Frame(frame)
+            }
+            Err(stop) => Step::Stop(stop),
+        }
+    }
+
     /// The body of the frame that was stepped over last.
     pub(crate) fn body(&self) -> &[u8] {
         self.current.map_or(&[], |frame| {

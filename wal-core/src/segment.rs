@@ -32,7 +32,7 @@
 //! A header is valid if and only if H1 to H5 of `docs/format.md` hold. Magic and CRC keep their
 //! places in every version, so that a damaged version byte is never taken for a version.
 
-use crate::frame::{FrameDraft, FrameKind, Salt};
+use crate::frame::{FrameDraft, FrameKind, RawRecords, Salt};
 use crate::lsn::Lsn;
 use crate::wire::{Cursor, Put, crc, len64};
 
@@ -285,6 +285,15 @@ impl PlaneTable {
                 }
             }
             Err(at) => self.rows.insert(at, PlaneCount { plane, records, first, last }),
+        }
+    }
+
+    /// Counts the records of a body that begins with LSN `first`; stubs are none.
+    pub(crate) fn count(&mut self, first: u64, body: &[u8]) {
+        for (lsn, record) in (first..).zip(RawRecords::new(body)) {
+            if let Some(lsn) = Lsn::new(lsn).filter(|_| !record.is_stub()) {
+                self.add(record.plane, 1, lsn, lsn);
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use planewal::{Batch, Lsn, Options, Wal};
+use planewal::{Batch, Finding, Lsn, Options, Wal};
 use serde_json::json;
 
 use crate::outcome::{Failure, Outcome};
@@ -67,7 +67,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
             let _ = wal.close();
         }
         return Err(match failure {
-            Failure::CouldNotRun(message) if tally.records > 0 => Failure::new(format_args!("{message} (before that, {tally} were appended)")),
+            Failure::CouldNotRun(message) if tally.records > 0 => {
+                Failure::new(format_args!("{message} (before that, {tally} were appended)"))
+            }
             failure => failure,
         });
     }
@@ -124,11 +126,15 @@ fn feed(wal: &Wal, args: &Args, tally: &mut Tally) -> Result<(), Failure> {
 fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result<bool, Failure> {
     line.clear();
     let read = input.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', line);
-    let read = read.map_err(|error| Failure::new(format_args!("cannot read line {number} of standard input: {error}")))?;
+    let read = read.map_err(|error| {
+        Failure::new(format_args!("cannot read line {number} of standard input: {error}"))
+    })?;
     if line.last() == Some(&b'\n') {
         line.pop();
     } else if u64::try_from(line.len()).is_ok_and(|bytes| bytes > LINE_BYTES_MAX) {
-        return Err(Failure::new(format_args!("line {number} of standard input is longer than a record's {LINE_BYTES_MAX} bytes")));
+        return Err(Failure::new(format_args!(
+            "line {number} of standard input is longer than a record's {LINE_BYTES_MAX} bytes"
+        )));
     }
     Ok(read > 0)
 }
@@ -168,10 +174,17 @@ impl Tally {
             }))?;
             return out.flush();
         }
-        for finding in recovery.survey.findings.iter().filter(|finding| Some(*finding) != recovery.torn_tail.as_ref()) {
+        // The torn tail is told below, and what repair gave up is told to whoever reads it.
+        let news = |finding: &&Finding| {
+            Some(*finding) != recovery.torn_tail.as_ref() && finding.label != "accepted-loss"
+        };
+        for finding in recovery.survey.findings.iter().filter(news) {
             say(format_args!("found at open: {finding}"));
         }
-        let torn = recovery.torn_tail.as_ref().map_or_else(String::new, |finding| format!("; cut at open: {finding}"));
+        let torn = recovery
+            .torn_tail
+            .as_ref()
+            .map_or_else(String::new, |finding| format!("; cut at open: {finding}"));
         say(format_args!("appended {self}; durable: {}{torn}", or_none(durable)));
         Ok(())
     }

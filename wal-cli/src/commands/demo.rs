@@ -14,7 +14,7 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use planewal::{Options, Wal};
+use planewal::{Options, View, Wal};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -72,7 +72,13 @@ const SCOPE: &str = "This proves `written`, which survives the death of the proc
 
 /// Options of all writers of the demo.
 fn options(level: Level, segment_bytes: u64) -> Options {
-    Options { durability: level.durability(), segment_bytes, label: "demo".to_owned(), record_bytes_max: 1 << 30, ..Options::default() }
+    Options {
+        durability: level.durability(),
+        segment_bytes,
+        label: "demo".to_owned(),
+        record_bytes_max: 1 << 30,
+        ..Options::default()
+    }
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
@@ -80,15 +86,36 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
     options(args.durability, args.segment_bytes).check()?;
     let home = Home::new(args.dir.as_deref())?;
     let seed = args.seed.unwrap_or_else(random::seed);
-    let mut demo = Demo { args, text, seed, ledger: Ledger::default(), torn_tails: 0, pending: Vec::new(), voice: Voice::new(json) };
+    let mut demo = Demo {
+        args,
+        text,
+        seed,
+        ledger: Ledger::default(),
+        torn_tails: 0,
+        pending: Vec::new(),
+        voice: Voice::new(json),
+    };
     let result = demo.run(home.path());
     let well = matches!(result, Ok(tally) if tally.is_well());
+    let damaged = result.is_err()
+        && View::open(home.path()).is_ok_and(|view| Outcome::of(view.report()) == Outcome::Damage);
     let kept = home.leave(well);
-    let tally = result.inspect_err(|_| {
-        if let Some(dir) = &kept {
-            say(format_args!("the log is kept in {}", dir.display()));
+    let tally = match result {
+        Ok(tally) => tally,
+        Err(failure) => {
+            if let Some(dir) = &kept {
+                say(format_args!("the log is kept in {}", dir.display()));
+            }
+            return match failure {
+                // The log does not open or read any more: that is what the demo looks for.
+                Failure::CouldNotRun(message) if damaged => {
+                    say(message);
+                    Ok(Outcome::Damage)
+                }
+                failure => Err(failure),
+            };
         }
-    })?;
+    };
     demo.report(tally, kept.as_deref())?;
     Ok(Outcome::damage_if(!well))
 }
@@ -104,11 +131,16 @@ impl Home {
     fn new(dir: Option<&Path>) -> Result<Home, Failure> {
         let Some(dir) = dir else {
             let made = tempfile::Builder::new().prefix("planewal-demo-").tempdir();
-            return made.map(Home::Temporary).map_err(|error| Failure::new(format_args!("cannot make a temporary directory: {error}")));
+            return made
+                .map(Home::Temporary)
+                .map_err(|error| Failure::new(format_args!("cannot make a temporary directory: {error}")));
         };
         match std::fs::read_dir(dir).map(|entries| entries.count()) {
             Ok(0) => Ok(Home::Given(dir.to_owned())),
-            Ok(_) => Err(Failure::new(format_args!("{}: not empty; the demo needs a directory of its own", dir.display()))),
+            Ok(_) => Err(Failure::new(format_args!(
+                "{}: not empty; the demo needs a directory of its own",
+                dir.display()
+            ))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Home::Given(dir.to_owned())),
             Err(error) => Err(Failure::new(format_args!("{}: {error}", dir.display()))),
         }
@@ -176,7 +208,12 @@ struct Demo<'a> {
 impl Demo<'_> {
     fn run(&mut self, dir: &Path) -> Result<Tally, Failure> {
         let level = self.args.durability.name();
-        self.voice.line(&format!("{} lines, {} kills, durability {level}, seed {}", self.text.lines(), self.args.kills, self.seed))?;
+        self.voice.line(&format!(
+            "{} lines, {} kills, durability {level}, seed {}",
+            self.text.lines(),
+            self.args.kills,
+            self.seed
+        ))?;
         let mut random = Random::new(self.seed);
         for number in 1..=self.args.kills {
             let round = round::play(number, self.args, dir, &self.text, &mut random)?;
@@ -198,7 +235,11 @@ impl Demo<'_> {
             Some(missing) if missing > 0 => format!(", {missing} acknowledged lines are missing"),
             _ => String::new(),
         };
-        let after = format!("recovered to line {} in {:.1} ms, {tail}{missing}", opened.line, opened.took.as_secs_f64() * 1000.0);
+        let after = format!(
+            "recovered to line {} in {:.1} ms, {tail}{missing}",
+            opened.line,
+            opened.took.as_secs_f64() * 1000.0
+        );
         for kill in std::mem::take(&mut self.pending) {
             self.voice.line(&format!("{kill}; {after}"))?;
         }

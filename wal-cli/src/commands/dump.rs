@@ -136,14 +136,19 @@ fn start(args: &Args, view: &View) -> Result<Reader, ReadError> {
 
 impl Args {
     fn wants(&self, record: &Record<'_>) -> bool {
-        self.plane.is_none_or(|plane| plane == record.plane) && self.kind.is_none_or(|kind| kind == record.kind)
+        self.plane.is_none_or(|plane| plane == record.plane)
+            && self.kind.is_none_or(|kind| kind == record.kind)
     }
 }
 
 /// Lost records are either given up by `repair`, or what lies behind damage that is read past.
 fn gap(error: &ReadError, report: &SurveyReport) -> String {
     match error {
-        ReadError::Lost { first, last } if !report.lost.iter().any(|(from, to)| from <= first && last <= to) => format!("LSN {first} to {last} are lost to damage"),
+        ReadError::Lost { first, last }
+            if !report.lost.iter().any(|(from, to)| from <= first && last <= to) =>
+        {
+            format!("LSN {first} to {last} are lost to damage")
+        }
         other => other.to_string(),
     }
 }
@@ -155,14 +160,23 @@ fn write(out: &mut Out, form: Form, record: &Record<'_>) -> Result<(), Failure> 
             out.bytes(payload)?;
             out.bytes(b"\n")
         }
-        Form::Human => out.line(format_args!("{} 0x{:02x} 0x{:02x} {} {}", record.lsn, record.plane, record.kind, payload.len(), escape(payload))),
+        Form::Human => out.line(format_args!(
+            "{} 0x{:02x} 0x{:02x} {} {}",
+            record.lsn,
+            record.plane,
+            record.kind,
+            payload.len(),
+            escape(payload)
+        )),
         Form::Json => {
             let (name, text) = match std::str::from_utf8(payload) {
                 Ok(text) => ("payload", serde_json::to_string(text)?),
                 Err(_) => ("payload_hex", format!("\"{}\"", hex(payload))),
             };
             let (lsn, plane, kind, ends) = (record.lsn, record.plane, record.kind, record.ends_batch);
-            out.line(format_args!(r#"{{"lsn":{lsn},"plane":{plane},"kind":{kind},"ends_batch":{ends},"{name}":{text}}}"#))
+            out.line(format_args!(
+                r#"{{"lsn":{lsn},"plane":{plane},"kind":{kind},"ends_batch":{ends},"{name}":{text}}}"#
+            ))
         }
     }
 }

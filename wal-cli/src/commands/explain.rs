@@ -28,7 +28,11 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
         Subject::Segment(id) => of_segment(report, id)?,
     };
     let mut out = Out::new();
-    if json { account.machine(&mut out, report)? } else { account.human(&mut out, report)? }
+    if json {
+        account.machine(&mut out, report)?
+    } else {
+        account.human(&mut out, report)?
+    }
     out.flush()?;
     Ok(Outcome::of(report))
 }
@@ -62,7 +66,8 @@ impl<'a> Account<'a> {
     }
 
     fn machine(self, out: &mut Out, report: &SurveyReport) -> Result<(), Failure> {
-        let mut object: Map<String, Value> = self.fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let mut object: Map<String, Value> =
+            self.fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         object.insert("verdict".to_owned(), report.verdict.to_string().into());
         object.insert("proof".to_owned(), report.proof.to_string().into());
         object.insert("findings".to_owned(), self.findings.into_iter().map(finding_json).collect());
@@ -105,14 +110,21 @@ fn of_record(view: &View, lsn: Lsn) -> Result<Account<'_>, Failure> {
     let durable = report.durable.is_some_and(|durable| durable >= lsn);
     account.field("durable", if durable { "proved" } else { "not proved" });
     if durable {
-        account.why(format!("a durable mark reaches LSN {}, so this one was on the disk once", or_none(report.durable)));
+        account.why(format!(
+            "a durable mark reaches LSN {}, so this one was on the disk once",
+            or_none(report.durable)
+        ));
     } else {
-        account.why(format!("the highest durable mark is {}: nothing shows that this LSN was ever on the disk", or_none(report.durable)));
+        account.why(format!(
+            "the highest durable mark is {}: nothing shows that this LSN was ever on the disk",
+            or_none(report.durable)
+        ));
     }
     let segment = report.segments.iter().find(|segment| holds(segment, lsn)).map(|segment| segment.id);
     account.find(report, |finding| {
         let missing = finding.missing.is_some_and(|(first, last)| first <= lsn && lsn <= last);
-        let ends_before = finding.missing.is_none() && !finding.harmless && finding.lsn.is_some_and(|due| due <= lsn);
+        let ends_before =
+            finding.missing.is_none() && !finding.harmless && finding.lsn.is_some_and(|due| due <= lsn);
         missing || ends_before || (finding.segment.is_some() && finding.segment == segment)
     });
     Ok(account)
@@ -125,7 +137,8 @@ fn holds(segment: &SegmentInfo, lsn: Lsn) -> bool {
 fn locate(account: &mut Account<'_>, report: &SurveyReport, position: &Position) {
     let segment = report.segments.iter().find(|segment| segment.id == position.segment);
     account.field("segment", position.segment.number());
-    account.field("file", segment.map_or_else(|| position.segment.file_name(), |segment| segment.file.clone()));
+    account
+        .field("file", segment.map_or_else(|| position.segment.file_name(), |segment| segment.file.clone()));
     account.field("frame_offset", position.offset);
     account.field("frame_first", position.first.number());
     account.field("frame_last", position.last.number());
@@ -160,13 +173,22 @@ fn describe(account: &mut Account<'_>, record: &Record<'_>) {
 }
 
 /// Why a record is not to be had.
-fn absence(error: &ReadError, report: &SurveyReport, lsn: Lsn, account: &mut Account<'_>) -> Result<&'static str, Failure> {
+fn absence(
+    error: &ReadError,
+    report: &SurveyReport,
+    lsn: Lsn,
+    account: &mut Account<'_>,
+) -> Result<&'static str, Failure> {
     account.why(match error {
-        ReadError::Lost { first, last } if !given_up(report, lsn) => format!("LSN {first} to {last} are lost to damage"),
+        ReadError::Lost { first, last } if !given_up(report, lsn) => {
+            format!("LSN {first} to {last} are lost to damage")
+        }
         other => other.to_string(),
     });
     match error {
-        ReadError::Ahead { .. } => Ok(if report.last.is_some_and(|last| lsn <= last) { "not there" } else { "not given out yet" }),
+        ReadError::Ahead { .. } => {
+            Ok(if report.last.is_some_and(|last| lsn <= last) { "not there" } else { "not given out yet" })
+        }
         ReadError::Retired { .. } | ReadError::NotKept { .. } => Ok("not kept any more"),
         ReadError::Lost { .. } if given_up(report, lsn) => Ok("lost, and given up by repair"),
         ReadError::Lost { .. } | ReadError::Broken(_) => Ok("damaged"),
@@ -204,7 +226,19 @@ fn of_segment(report: &SurveyReport, id: SegmentId) -> Result<Account<'_>, Failu
 fn describe_segment(account: &mut Account<'_>, report: &SurveyReport, segment: &SegmentInfo) {
     account.field("state", "part of the log");
     if let Value::Object(fields) = segment_json(segment) {
-        for name in ["file", "base_lsn", "last_lsn", "records", "end", "file_bytes", "sealed", "sieved", "epoch", "label", "planes"] {
+        for name in [
+            "file",
+            "base_lsn",
+            "last_lsn",
+            "records",
+            "end",
+            "file_bytes",
+            "sealed",
+            "sieved",
+            "epoch",
+            "label",
+            "planes",
+        ] {
             account.field(name, fields.get(name).cloned().unwrap_or(Value::Null));
         }
     }
@@ -219,7 +253,11 @@ fn describe_segment(account: &mut Account<'_>, report: &SurveyReport, segment: &
     if segment.sealed {
         account.why("a seal that checks ends it");
     } else if report.segments.last().is_some_and(|last| last.id == segment.id) {
-        account.why(if report.closed_cleanly { "it is the newest, and a clean close names its end" } else { "it is the newest, and no clean close names its end" });
+        account.why(if report.closed_cleanly {
+            "it is the newest, and a clean close names its end"
+        } else {
+            "it is the newest, and no clean close names its end"
+        });
     } else {
         account.why("it has no seal; the link of its successor says where it ends");
     }
@@ -237,21 +275,41 @@ fn reason(label: &str) -> &'static str {
         "foreign-file" => "the file is no segment of this log",
         "stray-segment" => "no rule explains how this file came here",
         "missing-proved" => "the log names the segment, and a durable mark shows that it held records",
-        "missing-unproved" => "the log names the segment: it was there before it got its name, so no crash took it",
-        "header-proved" => "the header does not check, and a durable mark shows that the segment held records",
-        "header-unproved" => "the header does not check; it was synced before the file got its name, so no crash did this",
+        "missing-unproved" => {
+            "the log names the segment: it was there before it got its name, so no crash took it"
+        }
+        "header-proved" => {
+            "the header does not check, and a durable mark shows that the segment held records"
+        }
+        "header-unproved" => {
+            "the header does not check; it was synced before the file got its name, so no crash did this"
+        }
         "link-damaged" => "the link does not check, and a durable mark reaches into the segment",
-        "link-torn" => "the link does not check, and no durable mark reaches into the segment: its first write was never finished",
-        "seal-damaged" => "a clean close wrote a seal here that does not check any more; it holds no record, so nothing is lost",
+        "link-torn" => {
+            "the link does not check, and no durable mark reaches into the segment: its first write was never finished"
+        }
+        "seal-damaged" => {
+            "a clean close wrote a seal here that does not check any more; it holds no record, so nothing is lost"
+        }
         "seal-contradicted" => "a seal does not check, and a durable mark shows that more records were here",
         "seal-overrun" => "a clean close sealed the log here, and frames lie behind it",
-        "filler-damaged" => "something without records does not check; the next frame continues exactly, so nothing is lost",
+        "filler-damaged" => {
+            "something without records does not check; the next frame continues exactly, so nothing is lost"
+        }
         "filler-torn" => "something without records was never finished; the next frame continues exactly",
-        "order-proved" => "a frame contradicts the order of the log, and a durable mark shows that records are missing",
+        "order-proved" => {
+            "a frame contradicts the order of the log, and a durable mark shows that records are missing"
+        }
         "order-unproved" => "a frame checks but contradicts the order of the log, which no torn write does",
-        "records-damaged" => "a durable mark shows that records were whole on the disk here, and they are not any more",
-        "torn-body" | "torn-bytes" => "the last write was never finished, and no durable mark reaches it: it was promised to nobody",
-        "torn-hole" => "writes that were never synced reached the disk out of order; no durable mark reaches what is missing",
+        "records-damaged" => {
+            "a durable mark shows that records were whole on the disk here, and they are not any more"
+        }
+        "torn-body" | "torn-bytes" => {
+            "the last write was never finished, and no durable mark reaches it: it was promised to nobody"
+        }
+        "torn-hole" => {
+            "writes that were never synced reached the disk out of order; no durable mark reaches what is missing"
+        }
         "stale-bytes" => "bytes of the file's former life; nothing of this log was here",
         "closed-bytes" => "a clean close names this place as the end",
         "clean-end" => "nothing shows that there was ever more",
@@ -259,7 +317,9 @@ fn reason(label: &str) -> &'static str {
         "control-missing" => "there are segments and no control file; repair makes one",
         "control-lost" => "neither slot of the control file checks; repair makes a new one",
         "control-newer" => "a later version of planewal wrote the control file",
-        "control-slot" => "one slot of the control file does not check; the other one is enough, and the next writing open writes both",
+        "control-slot" => {
+            "one slot of the control file does not check; the other one is enough, and the next writing open writes both"
+        }
         _ => "see the verdict table in docs/recovery.md",
     }
 }
@@ -273,7 +333,8 @@ mod tests {
 
     #[test]
     fn every_row_of_the_verdict_table_has_a_reason() {
-        let labels = PAGE.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(label, _)| label);
+        let labels =
+            PAGE.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(label, _)| label);
         let mut count = 0;
         for label in labels {
             assert_ne!(reason(label), reason(""), "{label}");

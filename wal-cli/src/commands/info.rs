@@ -20,7 +20,11 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
     let view = View::open(&args.dir)?;
     let report = view.report();
     let mut out = Out::new();
-    if json { machine(&mut out, report)? } else { human(&mut out, report)? }
+    if json {
+        machine(&mut out, report)?
+    } else {
+        human(&mut out, report)?
+    }
     out.flush()?;
     Ok(Outcome::of(report))
 }

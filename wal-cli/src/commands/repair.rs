@@ -32,13 +32,18 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
     }
     let plan = if args.dry_run { planewal::plan_repair(&*storage)? } else { planewal::repair(storage)? };
     let mut out = Out::new();
-    if json { out.json(&machine(&plan, args.dry_run))? } else { human(&mut out, &plan, args.dry_run)? }
+    if json {
+        out.json(&machine(&plan, args.dry_run))?
+    } else {
+        human(&mut out, &plan, args.dry_run)?
+    }
     out.flush()?;
     Ok(Outcome::damage_if(args.dry_run && !plan.nothing_to_do))
 }
 
 fn machine(plan: &RepairPlan, dry_run: bool) -> Value {
-    let set_aside: Value = plan.set_aside.iter().map(|(from, to)| json!({ "from": from, "to": to })).collect();
+    let set_aside: Value =
+        plan.set_aside.iter().map(|(from, to)| json!({ "from": from, "to": to })).collect();
     json!({
         "dry_run": dry_run,
         "nothing_to_do": plan.nothing_to_do,
@@ -54,7 +59,11 @@ fn human(out: &mut Out, plan: &RepairPlan, dry_run: bool) -> Result<(), Failure>
     if plan.nothing_to_do {
         return out.line(format_args!("nothing to repair"));
     }
-    let (accept, lose, rename) = if dry_run { ("would accept", "would lose", "would rename") } else { ("accepted", "lost", "renamed") };
+    let (accept, lose, rename) = if dry_run {
+        ("would accept", "would lose", "would rename")
+    } else {
+        ("accepted", "lost", "renamed")
+    };
     for finding in &plan.accepted {
         out.field(accept, finding)?;
     }

@@ -32,7 +32,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
 fn table(segments: &[SegmentInfo]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(["segment", "first", "last", "records", "end", "bytes", "sealed", "sieved", "epoch", "planes", "label"]);
+    table.set_header([
+        "segment", "first", "last", "records", "end", "bytes", "sealed", "sieved", "epoch", "planes", "label",
+    ]);
     for segment in segments {
         table.add_row([
             segment.id.to_string(),
@@ -57,6 +59,7 @@ fn table(segments: &[SegmentInfo]) -> Table {
 }
 
 fn planes(segment: &SegmentInfo) -> String {
-    let counts: Vec<String> = segment.planes.iter().map(|plane| format!("0x{:02x}:{}", plane.plane, plane.records)).collect();
+    let counts: Vec<String> =
+        segment.planes.iter().map(|plane| format!("0x{:02x}:{}", plane.plane, plane.records)).collect();
     counts.join(" ")
 }

@@ -10,7 +10,9 @@ use planewal::{Finding, ReadError, SurveyReport, View};
 use serde_json::{Value, json};
 
 use crate::outcome::{Failure, Outcome, is_damage};
-use crate::render::{self, Out, extras_json, finding_json, lsn_json, or_none, progress, ranges_json, say, segments_json, yes};
+use crate::render::{
+    self, Out, extras_json, finding_json, lsn_json, or_none, progress, ranges_json, say, segments_json, yes,
+};
 
 /// Read everything and give the verdict
 ///
@@ -27,9 +29,14 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
     let report = view.report();
     let reading = read_all(&view)?;
     let mut out = Out::new();
-    if json { machine(&mut out, report, &reading)? } else { human(&mut out, report, &reading)? }
+    if json {
+        machine(&mut out, report, &reading)?
+    } else {
+        human(&mut out, report, &reading)?
+    }
     out.flush()?;
-    Ok(Outcome::of(report).and(Outcome::damage_if(reading.broken.as_ref().is_some_and(|finding| is_damage(finding.verdict)))))
+    Ok(Outcome::of(report)
+        .and(Outcome::damage_if(reading.broken.as_ref().is_some_and(|finding| is_damage(finding.verdict)))))
 }
 
 /// What the reader came to see.
@@ -109,7 +116,10 @@ fn human(out: &mut Out, report: &SurveyReport, reading: &Reading) -> Result<(), 
     out.field("first LSN", or_none(report.first))?;
     out.field("last LSN", or_none(report.last))?;
     out.field("durable LSN", or_none(report.durable))?;
-    out.field("records", format_args!("{}, {} of payload", reading.records, HumanBytes(reading.payload_bytes)))?;
+    out.field(
+        "records",
+        format_args!("{}, {} of payload", reading.records, HumanBytes(reading.payload_bytes)),
+    )?;
     out.field("segments", report.segments.len())?;
     out.field("checked", HumanBytes(report.bytes_read))?;
     render::lost(out, &report.lost)?;

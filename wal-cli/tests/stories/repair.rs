@@ -10,11 +10,16 @@ fn repair_accepts_a_loss_and_everybody_is_told() {
     flip(&home.newest().0, told["frame_offset"].as_u64().unwrap() as usize + 33, 0);
     let before = home.files();
     let plan = planewal(["repair", &home.dir(), "--dry-run", "--json"]).ends(1).json();
-    assert_eq!((plan["nothing_to_do"].as_bool(), plan["lost"][0]["first"].as_u64(), plan["new_log_id"].is_null()), (Some(false), Some(10), true));
+    assert_eq!(
+        (plan["nothing_to_do"].as_bool(), plan["lost"][0]["first"].as_u64(), plan["new_log_id"].is_null()),
+        (Some(false), Some(10), true)
+    );
     assert_eq!(home.files(), before, "a plan changes nothing");
     let done = planewal(["repair", &home.dir(), "--json"]).ends(0).json();
     assert_eq!((done["lost"].clone(), done["new_log_id"].is_string()), (plan["lost"].clone(), true));
-    let segments = |files: Vec<(String, Vec<u8>)>| files.into_iter().filter(|(name, _)| name.contains(".wal")).collect::<Vec<_>>();
+    let segments = |files: Vec<(String, Vec<u8>)>| {
+        files.into_iter().filter(|(name, _)| name.contains(".wal")).collect::<Vec<_>>()
+    };
     assert_eq!(segments(home.files()), segments(before), "segments stay as they are");
     let verified = planewal(["verify", &home.dir(), "--json"]).ends(0).json();
     assert_eq!(verified["lost"], plan["lost"]);

@@ -30,7 +30,8 @@ impl Run {
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         let text = std::str::from_utf8(&self.out).unwrap();
-        serde_json::from_str(text.lines().last().unwrap_or_default()).unwrap_or_else(|error| panic!("{error}: {text}"))
+        serde_json::from_str(text.lines().last().unwrap_or_default())
+            .unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -44,11 +45,21 @@ pub(crate) fn planewal<const N: usize>(args: [&str; N]) -> Run {
 
 /// A run with something on standard input.
 pub(crate) fn fed<const N: usize>(args: [&str; N], input: &[u8]) -> Run {
-    let mut child = Command::new(PROGRAM).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(PROGRAM)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     // Whoever fails at once does not read.
     let _ = child.stdin.take().unwrap().write_all(input);
     let output = child.wait_with_output().unwrap();
-    Run { code: output.status.code().unwrap_or(-1), out: output.stdout, err: String::from_utf8_lossy(&output.stderr).into_owned() }
+    Run {
+        code: output.status.code().unwrap_or(-1),
+        out: output.stdout,
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
 }
 
 /// A place for a log that is not there yet.
@@ -88,7 +99,9 @@ impl Home {
     /// Every file with its bytes, by name.
     pub(crate) fn files(&self) -> Vec<(String, Vec<u8>)> {
         let entries = fs::read_dir(self.path()).unwrap().map(Result::unwrap);
-        let mut files: Vec<_> = entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect();
+        let mut files: Vec<_> = entries
+            .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+            .collect();
         files.sort();
         files
     }

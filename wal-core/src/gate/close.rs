@@ -82,8 +82,9 @@ impl Gate {
         }
         state.closing = true;
         loop {
-            if let Some(poison) = &state.poison {
-                return Err(CloseError::Poisoned(Arc::clone(poison)));
+            if let Some(poison) = state.poison.clone() {
+                state.closing = false;
+                return Err(CloseError::Poisoned(poison));
             }
             if state.leader || state.busy > 0 {
                 self.done.wait_for(&mut state, STALL_RETRY);
@@ -119,14 +120,16 @@ impl Gate {
         if let Some(unused) = self.unbegin(&mut state) {
             let discarded = MutexGuard::unlocked(&mut state, || self.give_up(&unused));
             if let Err(error) = discarded {
+                state.closing = false;
                 return Err(CloseError::Poisoned(self.poison(&mut state, &error)));
             }
         }
         self.finish_active(&mut state);
         let newest = state.finished.back().cloned();
         state = self.seal_finished(state);
-        if let Some(poison) = &state.poison {
-            return Err(CloseError::Poisoned(Arc::clone(poison)));
+        if let Some(poison) = state.poison.clone() {
+            state.closing = false;
+            return Err(CloseError::Poisoned(poison));
         }
         let clean = self.clean_close(&state, newest.as_deref());
         let ready = state.ready.take();

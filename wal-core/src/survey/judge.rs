@@ -1,5 +1,7 @@
 //! Step 7 of a survey: the holes, judged by the table, and where the log ends by that.
 
+use std::io;
+
 use super::{Extra, ExtraKind, FINDINGS_MAX, Hole, Piece, Skip, Survey, Surveyor};
 use crate::control::{CONTROL_NAME, FileRow, LossRow};
 use crate::lsn::{Lsn, SegmentId};
@@ -7,7 +9,7 @@ use crate::verdict::{Action, Evidence, Finding, Next, Place, Proof, Verdict, jud
 
 impl Surveyor<'_> {
     /// Step 7 and the table.
-    pub(super) fn judge(mut self) -> Survey {
+    pub(super) fn judge(mut self) -> io::Result<Survey> {
         let holes = std::mem::take(&mut self.holes);
         let mut judged = Judged::default();
         for hole in holes {
@@ -18,7 +20,7 @@ impl Surveyor<'_> {
             self.judge_vanished(&mut judged);
         }
         let (verdict, proof) = judged.verdict();
-        let (pieces, last) = self.keep(&judged);
+        let (pieces, last) = self.keep(&judged)?;
         let next = (last + 1).max(self.control.as_ref().map_or(1, |control| control.least_next));
         let closed_cleanly = judged.closed
             || (pieces.is_empty()
@@ -26,7 +28,7 @@ impl Surveyor<'_> {
                     .control
                     .as_ref()
                     .is_some_and(|control| control.clean.is_some_and(|clean| clean.segment_id == 0)));
-        Survey {
+        Ok(Survey {
             closed_cleanly: closed_cleanly && judged.refusal.is_none() && !judged.torn,
             slots: self.slots,
             control: self.control,
@@ -48,7 +50,7 @@ impl Surveyor<'_> {
             bytes_read: self.bytes_read,
             records: self.records,
             segment_files: self.members.len(),
-        }
+        })
     }
 
     fn judge_hole(&mut self, hole: Hole, judged: &mut Judged) {
@@ -214,7 +216,7 @@ impl Surveyor<'_> {
     }
 
     /// The pieces that hold what is kept; the others become extras.
-    fn keep(&mut self, judged: &Judged) -> (Vec<Piece>, u64) {
+    fn keep(&mut self, judged: &Judged) -> io::Result<(Vec<Piece>, u64)> {
         let mut pieces = std::mem::take(&mut self.pieces);
         if let Some((piece, offset, last)) = judged.cut_at {
             // A hole outside the pieces (a loose file) cuts nothing of them.
@@ -225,7 +227,8 @@ impl Surveyor<'_> {
                 self.extras.push(abandoned(&piece));
             }
             if let Some(newest) = pieces.last_mut().filter(|newest| newest.last > last) {
-                newest.last = last;
+                // Frames behind the place where the log ends were counted on the way.
+                *newest = newest.cut_at(self.storage, offset, last).map_err(|error| error.source)?;
             }
         }
         if judged.refusal.is_none()
@@ -241,7 +244,7 @@ impl Surveyor<'_> {
             .map_or(self.control.as_ref().map_or(0, |control| control.base.saturating_sub(1)), |newest| {
                 newest.last
             });
-        (pieces, last)
+        Ok((pieces, last))
     }
 }
 

@@ -12,52 +12,21 @@ use crate::control::{CONTROL_NAME, ControlState, FileRow, LossRow, Slots};
 use crate::frame::Salt;
 use crate::lsn::SegmentId;
 use crate::scan::{FrameAt, SCAN_CHUNK_BYTES, Walk, Window};
-use crate::segment::{HEADER_PAGE_BYTES, Link, PlaneTable, SegmentHeader, Sieve, SparseIndex};
+use crate::segment::{HEADER_PAGE_BYTES, Link, Sieve};
 use crate::storage::{Access, Entry, EntryKind, Storage, StorageFile};
 use crate::verdict::{Finding, Place, Proof, Verdict};
 use heads::{Head, Member};
 
+pub(crate) use piece::{Piece, Shown, Skip};
+
 mod heads;
 mod judge;
 mod order;
+mod piece;
 mod walk;
 
 /// Most findings that a survey lists; what is more is counted.
 pub(crate) const FINDINGS_MAX: usize = 1000;
-
-/// A segment of the chain, as far as the log is believed to go.
-#[derive(Debug, Clone)]
-pub(crate) struct Piece {
-    pub(crate) id: u64,
-    pub(crate) file_id: u64,
-    pub(crate) name: String,
-    pub(crate) salt: Salt,
-    pub(crate) header: Option<SegmentHeader>,
-    pub(crate) link: Option<Link>,
-    pub(crate) sieve: Option<Sieve>,
-    pub(crate) file_bytes: u64,
-    /// Offset of the first frame behind the link.
-    pub(crate) start: u64,
-    pub(crate) base: u64,
-    /// Base - 1 if it holds no record.
-    pub(crate) last: u64,
-    /// Offset behind the last frame, before the seal.
-    pub(crate) end: u64,
-    pub(crate) sealed: bool,
-    pub(crate) planes: PlaneTable,
-    pub(crate) index: SparseIndex,
-    /// Places that a reader steps over.
-    pub(crate) skips: Vec<Skip>,
-}
-
-/// A place that does not check and behind which reading goes on.
-#[derive(Debug, Clone)]
-pub(crate) struct Skip {
-    pub(crate) offset: u64,
-    /// Where to go on; the end of the piece if nothing more of it checks.
-    pub(crate) to: u64,
-    pub(crate) finding: Finding,
-}
 
 /// A file that is not part of the log any more, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +103,7 @@ impl Survey {
         surveyor.read_heads();
         let elements = surveyor.order();
         surveyor.walk(&elements);
-        Ok(surveyor.judge())
+        surveyor.judge()
     }
 
     /// Whether there is nothing of a log here at all.

@@ -27,7 +27,7 @@ impl Surveyor<'_> {
             .find(|&at| self.id(at) < id && self.link(at).is_some() && !self.is_listed_as_abandoned(at))
     }
 
-    fn is_listed_as_abandoned(&self, at: usize) -> bool {
+    pub(super) fn is_listed_as_abandoned(&self, at: usize) -> bool {
         let row = FileRow { segment_id: self.id(at), file_id: self.file_id(at) };
         self.control.as_ref().is_some_and(|control| control.abandoned.contains(&row))
     }
@@ -66,7 +66,7 @@ impl Surveyor<'_> {
             let closed = control
                 .clean
                 .is_some_and(|clean| clean.segment_id == row.segment_id && clean.file_id == row.file_id);
-            closed || control.begun.iter().any(|begun| begun.file == row)
+            closed || control.abandoned.contains(&row) || control.begun.iter().any(|begun| begun.file == row)
         };
         let top = control
             .begun

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::heads::{FirstFrames, Head, read_first_frames};
 use super::{Element, Extra, ExtraKind, Hole, Piece, Surveyor};
 use crate::control::FileRow;
-use crate::frame::{FrameKind, RawRecords, Salt};
-use crate::lsn::{Lsn, SegmentId};
+use crate::frame::{FrameKind, Salt};
+use crate::lsn::SegmentId;
 use crate::scan::{FrameAt, SCAN_CHUNK_BYTES, Step, Stop, Walk, Window, read_seal};
 use crate::segment::{HEADER_PAGE_BYTES, Link, PlaneTable, SegmentHeader, SparseIndex};
 use crate::storage::StorageFile;
@@ -153,6 +153,11 @@ impl Surveyor<'_> {
         for at in 0..self.members.len() {
             let Some(member) = self.members.get(at).filter(|member| member.id > top) else { continue };
             let (id, name) = (member.id, member.name.clone());
+            if self.is_listed_as_abandoned(at) {
+                let row = FileRow { segment_id: id, file_id: self.file_id(at) };
+                self.extras.push(Extra { name, row: Some(row), why: ExtraKind::Abandoned });
+                continue;
+            }
             match &member.head {
                 Head::Ours { header, first } => {
                     let (row, salt, note) = (
@@ -375,11 +380,7 @@ impl PieceWalk<'_, '_> {
         self.surveyor.arrive(frame.header.first_lsn);
         let first = frame.header.first_lsn;
         let piece = self.piece();
-        for (lsn, record) in (first..).zip(RawRecords::new(walk.body())) {
-            if let Some(lsn) = Lsn::new(lsn).filter(|_| !record.is_stub()) {
-                piece.planes.add(record.plane, 1, lsn, lsn);
-            }
-        }
+        piece.planes.count(first, walk.body());
         piece.index.add(first, frame.offset);
         piece.last = frame.header.next_lsn() - 1;
         self.surveyor.records += u64::from(frame.header.records);
@@ -508,7 +509,11 @@ impl PieceWalk<'_, '_> {
             self.surveyor.open_hole = Some(self.surveyor.holes.len() - 1);
         } else {
             let (salt, end) = (self.piece().salt, walk.offset);
-            self.piece().sealed = read_seal(&self.file, salt, end).ok().flatten().is_some();
+            if read_seal(&self.file, salt, end).ok().flatten().is_some() {
+                // The seal has the index; so memory does not grow with the number of segments.
+                self.piece().sealed = true;
+                self.piece().index = SparseIndex::default();
+            }
         }
     }
 

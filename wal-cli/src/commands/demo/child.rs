@@ -27,7 +27,16 @@ pub(crate) struct ChildArgs {
     segment_bytes: u64,
     #[arg(long)]
     seed: u64,
+    /// Come to rest after a few lines
+    #[arg(long)]
+    rests: bool,
 }
+
+/// A child that comes to rest does so after this many bytes: fewer than the log stages before it writes.
+const REST_AFTER_BYTES: u64 = 64 << 10;
+
+/// It does not wait for ever to be killed.
+const REST: Duration = Duration::from_secs(60);
 
 /// Plane and kind of the demo's records.
 pub(super) const PLANE: u8 = 0x80;
@@ -38,7 +47,10 @@ pub(super) const BATCH_LINES_MAX: u64 = 4;
 
 pub(crate) fn run_child(args: &ChildArgs) -> Result<Outcome, Failure> {
     let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes).map_err(|error| Failure::new(format_args!("cannot read the text: {error}")))?;
+    io::stdin()
+        .lock()
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::new(format_args!("cannot read the text: {error}")))?;
     let text = Text::new(bytes)?;
     let wal = Wal::open(&args.dir, super::options(args.durability, args.segment_bytes))?;
     let opened = look(&wal)?;
@@ -50,16 +62,22 @@ pub(crate) fn run_child(args: &ChildArgs) -> Result<Outcome, Failure> {
     let mut batch = Batch::new();
     let mut payload = Vec::new();
     let mut line = opened.line + 1;
+    let mut bytes = 0;
     loop {
         let count = 1 + random.below(BATCH_LINES_MAX);
         for number in line..line + count {
             put_payload(&mut payload, args.round, number, text.line(number));
             batch.push(PLANE, KIND, &payload)?;
         }
+        bytes += batch.payload_bytes();
         let receipt = wal.commit(&mut batch)?;
         let ack = Ack { lsn: receipt.first.number(), count, line };
         out.write_all(ack.to_line().as_bytes()).map_err(gone)?;
         line += count;
+        if args.rests && bytes >= REST_AFTER_BYTES {
+            std::thread::sleep(REST);
+            return Ok(Outcome::Sound);
+        }
     }
 }
 
@@ -70,8 +88,11 @@ pub(super) fn look(wal: &Wal) -> Result<Opened, Failure> {
         None => 0,
         Some(last) => {
             let mut reader = wal.read(last)?;
-            let record = reader.next()?.ok_or_else(|| Failure::new(format_args!("LSN {last} is the last one, and cannot be read")))?;
-            let parsed = parse_payload(record.payload).ok_or_else(|| Failure::new(format_args!("LSN {last} is no line of this demo")))?;
+            let record = reader.next()?.ok_or_else(|| {
+                Failure::new(format_args!("LSN {last} is the last one, and cannot be read"))
+            })?;
+            let parsed = parse_payload(record.payload)
+                .ok_or_else(|| Failure::new(format_args!("LSN {last} is no line of this demo")))?;
             parsed.1
         }
     };

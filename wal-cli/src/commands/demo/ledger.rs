@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use planewal::{Lsn, Wal};
+use planewal::{Lsn, ReadError, Wal};
 
 use super::child::{BATCH_LINES_MAX, KIND, PLANE};
 use super::round::Ack;
 use super::text::{Text, parse_payload};
 use crate::outcome::Failure;
+use crate::render::say;
 
 /// Everything acknowledged, with the round that it was acknowledged in.
 #[derive(Debug, Default)]
@@ -63,7 +64,17 @@ impl Ledger {
         let mut found = Vec::new();
         let mut reader = wal.read(Lsn::FIRST)?;
         let mut before = Found { round: 1, line: 0 };
-        while let Some(record) = reader.next()? {
+        loop {
+            let record = match reader.next() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                // What cannot be read is lost, and counted as such.
+                Err(ReadError::Broken(finding)) => {
+                    say(finding);
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            };
             let dense = u64::try_from(found.len()).is_ok_and(|count| record.lsn.number() == count + 1);
             let own = (record.plane, record.kind) == (PLANE, KIND);
             let this = check(record.payload, text, before).filter(|_| dense && own);
@@ -75,8 +86,11 @@ impl Ledger {
 
     /// `found` are the records in the order of their LSNs; `None` is one that is not what it claims.
     fn settle(&self, found: &[Option<Found>]) -> Tally {
-        let at = |lsn: u64| usize::try_from(lsn.wrapping_sub(1)).ok().and_then(|at| found.get(at).copied().flatten());
-        let mut tally = Tally { recovered: u64::try_from(found.len()).unwrap_or(u64::MAX), ..Tally::default() };
+        let at = |lsn: u64| {
+            usize::try_from(lsn.wrapping_sub(1)).ok().and_then(|at| found.get(at).copied().flatten())
+        };
+        let mut tally =
+            Tally { recovered: u64::try_from(found.len()).unwrap_or(u64::MAX), ..Tally::default() };
         let mut known = 0u64;
         for (round, ack) in &self.entries {
             for step in 0..ack.count {
@@ -88,7 +102,8 @@ impl Ledger {
                 }
             }
         }
-        tally.invented = u64::try_from(found.iter().filter(|record| record.is_none()).count()).unwrap_or(u64::MAX);
+        tally.invented =
+            u64::try_from(found.iter().filter(|record| record.is_none()).count()).unwrap_or(u64::MAX);
         tally.invented += self.more_than_unacknowledged(found);
         debug_assert!(known + tally.invented <= tally.recovered, "nothing is both known and invented");
         tally
@@ -106,7 +121,9 @@ impl Ledger {
             let (_, last) = reaches.entry(record.round).or_insert((record.line - 1, record.line));
             *last = record.line;
         }
-        let surplus = |(round, (before, last)): (u32, (u64, u64))| last.saturating_sub(acknowledged.get(&round).copied().unwrap_or(before) + BATCH_LINES_MAX);
+        let surplus = |(round, (before, last)): (u32, (u64, u64))| {
+            last.saturating_sub(acknowledged.get(&round).copied().unwrap_or(before) + BATCH_LINES_MAX)
+        };
         reaches.into_iter().map(surplus).sum()
     }
 }

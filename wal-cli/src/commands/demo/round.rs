@@ -12,6 +12,7 @@ use super::Args;
 use super::random::Random;
 use super::text::Text;
 use crate::outcome::Failure;
+use crate::parse::Level;
 
 /// Lines of a batch whose commit has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +80,10 @@ enum Moment {
 }
 
 impl Moment {
-    fn draw(round: u32, random: &mut Random) -> Moment {
+    fn draw(round: u32, level: Level, random: &mut Random) -> Moment {
+        if rests(round, level) {
+            return Moment::Acknowledged { lines: 1, then: Duration::from_micros(random.below(25_000)) };
+        }
         // The first child has nothing to recover, and should get somewhere.
         if round > 1 && random.below(8) == 0 {
             return Moment::Early(Duration::from_micros(random.below(12_000)));
@@ -89,14 +93,26 @@ impl Moment {
     }
 }
 
+/// The first writer of `buffered` comes to rest after a few lines, as real writers do, and is killed then:
+/// with so little staged nothing was written yet, so a loss is certain to be seen.
+fn rests(round: u32, level: Level) -> bool {
+    round == 1 && level == Level::Buffered
+}
+
 /// A child that acknowledges slowly is killed no later than this after its start.
 const ROUND_MAX: Duration = Duration::from_millis(350);
 
 /// A child that has acknowledged nothing gets this long.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-pub(super) fn play(round: u32, args: &Args, dir: &Path, text: &Text, random: &mut Random) -> Result<Ended, Failure> {
-    let moment = Moment::draw(round, random);
+pub(super) fn play(
+    round: u32,
+    args: &Args,
+    dir: &Path,
+    text: &Text,
+    random: &mut Random,
+) -> Result<Ended, Failure> {
+    let moment = Moment::draw(round, args.durability, random);
     let started = Instant::now();
     let mut child = Running(spawn(round, args, dir, random)?);
     let pipes = child.0.stdin.take().zip(child.0.stdout.take());
@@ -115,15 +131,30 @@ pub(super) fn play(round: u32, args: &Args, dir: &Path, text: &Text, random: &mu
     });
     match heard {
         Some((heard, lived)) => Ok(Ended { opened: heard.opened, acks: heard.acks, lived }),
-        None => Err(Failure::new(format_args!("the writer of round {round} was not killed but ended by itself"))),
+        None => {
+            Err(Failure::new(format_args!("the writer of round {round} was not killed but ended by itself")))
+        }
     }
 }
 
 fn spawn(round: u32, args: &Args, dir: &Path, random: &mut Random) -> Result<Child, Failure> {
-    let program = std::env::current_exe().map_err(|error| Failure::new(format_args!("cannot find this program: {error}")))?;
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::new(format_args!("cannot find this program: {error}")))?;
     let mut command = Command::new(program);
-    command.arg("demo-child").arg("--round").arg(round.to_string()).arg("--durability").arg(args.durability.name());
-    command.arg("--segment-bytes").arg(args.segment_bytes.to_string()).arg("--seed").arg(random.below(u64::MAX).to_string());
+    command
+        .arg("demo-child")
+        .arg("--round")
+        .arg(round.to_string())
+        .arg("--durability")
+        .arg(args.durability.name());
+    command
+        .arg("--segment-bytes")
+        .arg(args.segment_bytes.to_string())
+        .arg("--seed")
+        .arg(random.below(u64::MAX).to_string());
+    if rests(round, args.durability) {
+        command.arg("--rests");
+    }
     command.arg("--").arg(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
     command.spawn().map_err(|error| Failure::new(format_args!("cannot start a child: {error}")))
 }

@@ -18,7 +18,8 @@ pub(super) struct Text {
 impl Text {
     pub(super) fn load(file: Option<&Path>) -> Result<Text, Failure> {
         let Some(file) = file else { return Text::new(BUILT_IN.to_vec()) };
-        let bytes = std::fs::read(file).map_err(|error| Failure::new(format_args!("cannot read {}: {error}", file.display())))?;
+        let bytes = std::fs::read(file)
+            .map_err(|error| Failure::new(format_args!("cannot read {}: {error}", file.display())))?;
         Text::new(bytes).map_err(|_| Failure::new(format_args!("{}: no line to append", file.display())))
     }
 
@@ -87,7 +88,10 @@ mod tests {
         let mut lengths: Vec<usize> = lengths.collect();
         lengths.sort_unstable();
         lengths.dedup();
-        assert!(lengths.len() > 60 && lengths.first() == Some(&0) && lengths.last() > Some(&8192), "{lengths:?}");
+        assert!(
+            lengths.len() > 60 && lengths.first() == Some(&0) && lengths.last() > Some(&8192),
+            "{lengths:?}"
+        );
     }
 
     #[test]
