@@ -1,4 +1,30 @@
 //! The mechanism of planewal: bytes into segments and out again, in order, as durable as asked.
+//!
+//! Use this crate alone for a log of records of your own. A record is an LSN, a plane, a kind and a
+//! payload; plane and kind are two opaque bytes here.
+//!
+//! # Writing
+//!
+//! [`Wal`] is a handle that is cheap to clone and to share. A [`Batch`] is in the log whole or not at
+//! all. A commit returns when its batch is as durable as [`Durability`] says; many committers share one
+//! write and one sync.
+//!
+//! # Reading
+//!
+//! [`Reader`] lends records in LSN order, out of a [`Wal`] or out of a [`View`], which takes no lock and
+//! changes no byte. A [`Cursor`] keeps a place over restarts, and knows when a loss of power took what
+//! it had read.
+//!
+//! # After a crash
+//!
+//! Opening surveys the whole log and comes to a [`Verdict`] with its [`Proof`]. A torn tail is cut; what
+//! is missing below a durable mark is damage, and refused with a [`Finding`] that names file, offset and
+//! LSN. [`repair`] accepts a loss on a new branch.
+//!
+//! # The disk
+//!
+//! Everything goes through [`storage::Storage`]. The feature `testing` has a simulated disk that knows
+//! what is durable, a storage that fails as told, and a conformance suite for storages of your own.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
