@@ -101,14 +101,36 @@ impl Batch {
         self.records = 0;
         self.payload_bytes = 0;
     }
+}
 
-    pub(crate) fn body_bytes(&self) -> u64 {
+/// What can be appended whole: a batch, or a single record that needs no batch of its own.
+pub(crate) trait Appendable {
+    fn body_bytes(&self) -> u64;
+    fn records(&self) -> u32;
+    fn payload_bytes(&self) -> u64;
+
+    /// Copies the records behind a group's others, with the last one marked as the end of the batch.
+    fn copy_to(&self, group: &mut Vec<u8>);
+
+    /// Counts the records, which got the LSNs from `first` on.
+    fn count_in(&self, planes: &mut PlaneTable, first: u64);
+}
+
+impl Appendable for Batch {
+    fn body_bytes(&self) -> u64 {
         len64(self.body.len())
     }
 
-    /// Copies the records behind a group's others and marks the last one as the end of the batch.
+    fn records(&self) -> u32 {
+        self.records
+    }
+
+    fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
+    }
+
     #[inline]
-    pub(crate) fn copy_to(&self, group: &mut Vec<u8>) {
+    fn copy_to(&self, group: &mut Vec<u8>) {
         let at = group.len() + self.last_length_at;
         group.extend_from_slice(&self.body);
         if let Some(length) = group.get_mut(at) {
@@ -116,9 +138,8 @@ impl Batch {
         }
     }
 
-    /// Counts the records, which got the LSNs from `first` on.
     #[inline]
-    pub(crate) fn count_in(&self, planes: &mut PlaneTable, first: u64) {
+    fn count_in(&self, planes: &mut PlaneTable, first: u64) {
         let mut next = first;
         for run in &self.runs {
             let last = next + u64::from(run.records) - 1;
@@ -126,6 +147,59 @@ impl Batch {
                 planes.add(run.plane, u64::from(run.records), first, last);
             }
             next = last + 1;
+        }
+    }
+}
+
+/// A record that is a batch by itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Single<'a> {
+    plane: u8,
+    kind: u8,
+    payload: &'a [u8],
+    payload_bytes: u32,
+}
+
+impl<'a> Single<'a> {
+    pub(crate) fn new(plane: u8, kind: u8, payload: &'a [u8]) -> Result<Single<'a>, AppendError> {
+        if plane == 0 || kind == 0 {
+            return Err(AppendError::InvalidTag { plane, kind });
+        }
+        let bytes = len64(payload.len());
+        match u32::try_from(bytes) {
+            Ok(payload_bytes) if bytes <= PAYLOAD_BYTES_MAX => {
+                Ok(Single { plane, kind, payload, payload_bytes })
+            }
+            _ => Err(AppendError::TooLarge { bytes, limit: PAYLOAD_BYTES_MAX }),
+        }
+    }
+}
+
+impl Appendable for Single<'_> {
+    fn body_bytes(&self) -> u64 {
+        record_bytes(self.payload_bytes)
+    }
+
+    fn records(&self) -> u32 {
+        1
+    }
+
+    fn payload_bytes(&self) -> u64 {
+        u64::from(self.payload_bytes)
+    }
+
+    #[inline]
+    fn copy_to(&self, group: &mut Vec<u8>) {
+        let at = put_record(group, self.plane, self.kind, self.payload, self.payload_bytes);
+        if let Some(length) = group.get_mut(at) {
+            *length |= 1;
+        }
+    }
+
+    #[inline]
+    fn count_in(&self, planes: &mut PlaneTable, first: u64) {
+        if let Some(lsn) = Lsn::new(first) {
+            planes.add(self.plane, 1, lsn, lsn);
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::chain::{Chain, Segment};
-use crate::control::{ABANDONED_ROWS_MAX, BegunRow, CONTROL_NAME, ControlFile, ControlState, FileRow, Slots};
+use crate::control::{ABANDONED_ROWS_MAX, BegunRow, CONTROL_NAME, ControlFile, ControlState, FileRow};
 use crate::error::{OpenError, StorageError};
 use crate::frame::{FrameDraft, FrameKind};
 use crate::gate::{Gate, Predecessor, Start};
@@ -485,16 +485,5 @@ impl PendingCopy {
         give_name(storage, &temporary, &name)?;
         copy.name = name;
         Ok(copy)
-    }
-}
-
-/// Both slots of a log, for those who write them without opening it.
-pub(crate) fn read_slots(storage: &dyn Storage) -> Result<Option<Slots>, StorageError> {
-    match storage.open(CONTROL_NAME, Access::Read) {
-        Ok(file) => {
-            Slots::read(&*file).map(Some).map_err(|error| StorageError::new("read", CONTROL_NAME, error))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(StorageError::new("open", CONTROL_NAME, error)),
     }
 }

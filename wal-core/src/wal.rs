@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Single};
 use crate::chain::SegmentInfo;
 use crate::error::{AppendError, CloseError, OpenError, Poison, ReadError, StorageError};
 use crate::gate::{Gate, Receipt};
@@ -100,9 +100,8 @@ impl Wal {
     /// # Errors
     /// See [`AppendError`].
     pub fn append(&self, plane: u8, kind: u8, payload: &[u8]) -> Result<Lsn, AppendError> {
-        let mut batch = Batch::new();
-        batch.push(plane, kind, payload)?;
-        self.commit(&mut batch).map(|receipt| receipt.last)
+        let record = Single::new(plane, kind, payload)?;
+        self.gate().commit(&record, self.gate().options.durability).map(|receipt| receipt.last)
     }
 
     /// Appends a batch, whole or not at all, and waits until it is as durable as the options say. The batch is empty
@@ -120,7 +119,11 @@ impl Wal {
     /// # Errors
     /// As [`Wal::commit`].
     pub fn commit_as(&self, batch: &mut Batch, durability: Durability) -> Result<Receipt, AppendError> {
-        self.gate().commit(batch, durability)
+        let result = self.gate().commit(batch, durability);
+        if matches!(result, Ok(_) | Err(AppendError::Poisoned(_))) {
+            batch.clear();
+        }
+        result
     }
 
     /// Waits until everything appended so far is durable.

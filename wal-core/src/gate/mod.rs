@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::batch::Batch;
+use crate::batch::Appendable;
 use crate::chain::{Chain, Segment};
 use crate::control::ControlFile;
 use crate::error::{AppendError, Poison, StorageError};
@@ -272,10 +272,10 @@ impl Gate {
     /// Appends a batch and waits until it is as durable as `level` says.
     pub(crate) fn commit(
         self: &Arc<Self>,
-        batch: &mut Batch,
+        batch: &impl Appendable,
         level: Durability,
     ) -> Result<Receipt, AppendError> {
-        if batch.is_empty() {
+        if batch.records() == 0 {
             return Err(AppendError::EmptyBatch);
         }
         if batch.payload_bytes() > self.options.record_bytes_max {
@@ -302,7 +302,6 @@ impl Gate {
         state.filling.written_members |= level == Durability::Written;
         state.next = last + 1;
         self.chain.publish_next(last + 1);
-        batch.clear();
         let receipt = Receipt { first: first_lsn, last: last_lsn };
         if level == Durability::Buffered {
             let much = state.filling.buffer.len() >= BUFFERED_WRITE_BYTES && !state.leader;
@@ -390,7 +389,7 @@ impl Gate {
     fn make_place<'a>(
         self: &'a Arc<Self>,
         mut state: Guard<'a>,
-        batch: &Batch,
+        batch: &impl Appendable,
     ) -> Result<Guard<'a>, AppendError> {
         let body = batch.body_bytes();
         loop {
@@ -422,7 +421,7 @@ impl Gate {
     }
 
     /// Whether the filling group has room for the batch: a larger one goes alone.
-    fn group_takes(&self, state: &State, batch: &Batch) -> bool {
+    fn group_takes(&self, state: &State, batch: &impl Appendable) -> bool {
         let fits = state.filling.body_bytes() + batch.body_bytes() <= self.options.group_bytes;
         state.filling.is_empty() || (fits && state.filling.records.checked_add(batch.records()).is_some())
     }

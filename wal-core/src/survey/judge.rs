@@ -36,7 +36,7 @@ impl Surveyor<'_> {
             chain: pieces,
             extras: self.extras,
             findings: judged.findings,
-            unlisted: judged.unlisted,
+            unlisted: judged.unlisted + self.unnoted,
             losses: judged.losses,
             in_the_way: judged.in_the_way,
             verdict,

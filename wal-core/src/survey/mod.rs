@@ -28,6 +28,10 @@ mod walk;
 /// Most findings that a survey lists; what is more is counted.
 pub(crate) const FINDINGS_MAX: usize = 1000;
 
+/// Most holes that are kept for judgement; behind them only such as miss records, and as many of those
+/// again. So memory is bounded, and the first that decides is always among them.
+const HOLES_MAX: usize = 4096;
+
 /// A file that is not part of the log any more, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extra {
@@ -86,19 +90,16 @@ pub(crate) struct Survey {
 impl Survey {
     /// Reads the directory.
     pub(crate) fn new(storage: &dyn Storage) -> io::Result<Survey> {
+        // The slots before the list: beside a live writer a file may be listed that the slots do not know
+        // yet, but hardly one be known that the list does not show.
+        let early = read_slots(storage)?;
         let entries = storage.list()?;
-        let slots = match entries.iter().find(|entry| entry.name == CONTROL_NAME) {
-            Some(entry) if entry.kind == EntryKind::File => {
-                Some(Slots::read(&*storage.open(CONTROL_NAME, Access::Read)?)?)
-            }
-            Some(_) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    format!("{CONTROL_NAME} is not a regular file"),
-                ));
-            }
-            None => None,
-        };
+        let control = entries.iter().find(|entry| entry.name == CONTROL_NAME);
+        if control.is_some_and(|entry| entry.kind != EntryKind::File) {
+            let note = format!("{CONTROL_NAME} is not a regular file");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, note));
+        }
+        let slots = if early.is_none() && control.is_some() { read_slots(storage)? } else { early };
         let mut surveyor = Surveyor::new(storage, entries, slots);
         surveyor.read_heads();
         let elements = surveyor.order();
@@ -138,6 +139,15 @@ struct Hole {
     note: String,
 }
 
+/// Reads both slots, if there is a control file.
+pub(crate) fn read_slots(storage: &dyn Storage) -> io::Result<Option<Slots>> {
+    match storage.open(CONTROL_NAME, Access::Read) {
+        Ok(file) => Slots::read(&*file).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 struct Surveyor<'a> {
     storage: &'a dyn Storage,
     slots: Option<Slots>,
@@ -146,6 +156,8 @@ struct Surveyor<'a> {
     members: Vec<Member>,
     pieces: Vec<Piece>,
     holes: Vec<Hole>,
+    /// Holes that were too many to note.
+    unnoted: u64,
     /// The hole behind which no valid frame was seen yet.
     open_hole: Option<usize>,
     extras: Vec<Extra>,
@@ -171,6 +183,7 @@ impl<'a> Surveyor<'a> {
             members: Vec::new(),
             pieces: Vec::new(),
             holes: Vec::new(),
+            unnoted: 0,
             open_hole: None,
             extras: Vec::new(),
             due: 1,
@@ -248,6 +261,22 @@ impl<'a> Surveyor<'a> {
         Some((sighting.frame, sighting.nonzero))
     }
 
+    fn note(&mut self, hole: Hole) {
+        let misses = hole.next != Some(hole.due);
+        if self.holes.len() < HOLES_MAX || (misses && self.holes.len() < 2 * HOLES_MAX) {
+            self.holes.push(hole);
+        } else {
+            self.unnoted += 1;
+        }
+    }
+
+    /// Notes a hole behind which no valid frame was seen yet.
+    fn note_open(&mut self, hole: Hole) {
+        let before = self.holes.len();
+        self.note(hole);
+        self.open_hole = (self.holes.len() > before).then_some(before);
+    }
+
     fn note_file(&mut self, at: usize, place: Place, note: String) {
         let Some(member) = self.members.get(at) else { return };
         let row = FileRow { segment_id: member.id, file_id: self.file_id(at) };
@@ -265,7 +294,7 @@ impl<'a> Surveyor<'a> {
             accepted: false,
             note,
         };
-        self.holes.push(hole);
+        self.note(hole);
     }
 }
 

@@ -48,8 +48,7 @@ impl Surveyor<'_> {
             accepted: false,
             note,
         };
-        self.open_hole = Some(self.holes.len());
-        self.holes.push(hole);
+        self.note_open(hole);
     }
 
     /// A valid frame with first LSN `lsn` follows: that is what lies behind an open hole.
@@ -90,7 +89,7 @@ impl Surveyor<'_> {
             ),
             Head::Rotten => {
                 let hole = bad(Place::Header, "the header page does not check".to_owned(), self.due);
-                self.holes.push(Hole { next: Some(self.due), ..hole });
+                self.note(Hole { next: Some(self.due), ..hole });
                 let first = self
                     .open(&name)
                     .and_then(|file| read_first_frames(file, self.salt(id, file_id)))
@@ -99,21 +98,18 @@ impl Surveyor<'_> {
             }
             Head::Newer(version) => {
                 let note = format!("format version {version}");
-                self.open_hole = Some(self.holes.len());
-                return self.holes.push(bad(Place::Newer, note, self.due));
+                return self.note_open(bad(Place::Newer, note, self.due));
             }
             Head::Unreadable(note) | Head::Alien(note) => {
                 let note = note.clone();
-                self.open_hole = Some(self.holes.len());
-                return self.holes.push(bad(Place::Io, note, self.due));
+                return self.note_open(bad(Place::Io, note, self.due));
             }
         };
         let salt = header.as_ref().map_or_else(|| self.salt(id, file_id), SegmentHeader::salt);
         let file = match self.open(&name) {
             Ok(file) => file,
             Err(error) => {
-                self.open_hole = Some(self.holes.len());
-                return self.holes.push(bad(Place::Io, error.to_string(), self.due));
+                return self.note_open(bad(Place::Io, error.to_string(), self.due));
             }
         };
         self.durable = self.durable.max(first.durable);
@@ -204,13 +200,13 @@ impl Surveyor<'_> {
             note,
         };
         match self.sight(at, salt, 1) {
-            None => self.holes.push(hole(Place::Io, "cannot be read".to_owned())),
+            None => self.note(hole(Place::Io, "cannot be read".to_owned())),
             Some((Some(_), _)) => {
-                self.holes.push(hole(Place::Link, note));
+                self.note(hole(Place::Link, note));
                 self.extras.push(Extra { name, row: Some(row), why: ExtraKind::Abandoned });
             }
             Some((None, true)) if !reused => {
-                self.holes.push(hole(Place::Link, note));
+                self.note(hole(Place::Link, note));
                 self.extras.push(Extra { name, row: Some(row), why: ExtraKind::Abandoned });
             }
             Some((None, _)) => self.extras.push(Extra { name, row: Some(row), why: ExtraKind::Unused }),
@@ -232,7 +228,7 @@ impl Surveyor<'_> {
         for row in gone {
             let name = SegmentId::new(row.segment_id).map_or_else(String::new, SegmentId::file_name);
             let note = "the control file says that it was begun".to_owned();
-            self.holes.push(Hole {
+            self.note(Hole {
                 name,
                 row,
                 piece: None,
@@ -320,7 +316,7 @@ impl PieceWalk<'_, '_> {
             );
             let at = if self.piece().sieve.is_some() { walk.offset } else { HEADER_PAGE_BYTES };
             let hole = self.new_hole(Place::Order, at, note, Some(link.base));
-            self.surveyor.holes.push(Hole { to: Some(walk.offset), ..hole });
+            self.surveyor.note(Hole { to: Some(walk.offset), ..hole });
             self.surveyor.due = link.base.max(due);
         }
         let due = self.surveyor.due;
@@ -421,8 +417,7 @@ impl PieceWalk<'_, '_> {
             Ok(sighting) => sighting,
             Err(error) => {
                 let hole = self.new_hole(Place::Io, offset, error.to_string(), None);
-                self.surveyor.open_hole = Some(self.surveyor.holes.len());
-                self.surveyor.holes.push(hole);
+                self.surveyor.note_open(hole);
                 return false;
             }
         };
@@ -436,7 +431,7 @@ impl PieceWalk<'_, '_> {
         let mut hole = self.new_hole(place, offset, note, sighting.frame.map(|frame| frame.header.first_lsn));
         if let Some(frame) = sighting.frame {
             hole.to = Some(frame.offset);
-            self.surveyor.holes.push(hole);
+            self.surveyor.note(hole);
             self.surveyor.due = frame.header.first_lsn;
             walk.offset = frame.offset;
             if place == Place::Link {
@@ -461,8 +456,7 @@ impl PieceWalk<'_, '_> {
                 hole.note = format!("a clean close wrote a seal here, which does not check: {}", stop.note);
             }
         }
-        self.surveyor.open_hole = Some(self.surveyor.holes.len());
-        self.surveyor.holes.push(hole);
+        self.surveyor.note_open(hole);
         false
     }
 
@@ -496,8 +490,7 @@ impl PieceWalk<'_, '_> {
             if link.predecessor_last != last || link.predecessor_end != end {
                 let note = format!("the successor says that it ends with LSN {}", link.predecessor_last);
                 let hole = self.new_hole(Place::Order, walk.offset, note, None);
-                self.surveyor.open_hole = Some(self.surveyor.holes.len());
-                self.surveyor.holes.push(hole);
+                self.surveyor.note_open(hole);
             }
             self.check_branch(walk.offset, &link);
         }
@@ -505,8 +498,7 @@ impl PieceWalk<'_, '_> {
             let clean = self.vouched(walk.offset);
             let hole =
                 self.new_hole(Place::End, walk.offset, "the segment is finished here".to_owned(), None);
-            self.surveyor.holes.push(Hole { clean, ..hole });
-            self.surveyor.open_hole = Some(self.surveyor.holes.len() - 1);
+            self.surveyor.note_open(Hole { clean, ..hole });
         } else {
             let (salt, end) = (self.piece().salt, walk.offset);
             if read_seal(&self.file, salt, end).ok().flatten().is_some() {
@@ -526,7 +518,7 @@ impl PieceWalk<'_, '_> {
                 "a branch begins above what was lost".to_owned(),
                 Some(link.base),
             );
-            self.surveyor.holes.push(Hole { to: Some(offset), accepted: true, ..hole });
+            self.surveyor.note(Hole { to: Some(offset), accepted: true, ..hole });
             self.surveyor.due = link.base;
         }
     }
