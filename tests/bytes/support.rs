@@ -188,7 +188,10 @@ pub fn numbers(last: u64) -> Vec<u64> {
 /// CRC-32C, bit by bit.
 pub fn crc(seed: u32, bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!seed, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 })
+        (0..8).fold(
+            crc ^ u32::from(byte),
+            |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 },
+        )
     })
 }
 

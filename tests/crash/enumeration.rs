@@ -20,7 +20,7 @@ const TOLD: usize = 5;
 
 /// Checks images and remembers which it has seen.
 #[derive(Debug, Default)]
-struct Checker {
+pub(crate) struct Checker {
     seen: Mutex<HashSet<(u64, u64, u64)>>,
     failures: Mutex<Vec<String>>,
     images: AtomicU64,
@@ -54,7 +54,7 @@ impl Checker {
     }
 
     /// All crash images of a moment.
-    fn check_moment(&self, moment: &Moment<'_>, plans: &[CrashPlan], place: &dyn Fn() -> String) {
+    pub(crate) fn check_moment(&self, moment: &Moment<'_>, plans: &[CrashPlan], place: &dyn Fn() -> String) {
         let images: Vec<MemStorage> = plans.iter().map(|plan| moment.crash(plan)).collect();
         let live = moment.disk.fork_live();
         let model = moment.model();
@@ -65,7 +65,7 @@ impl Checker {
     }
 
     /// Nothing was found, and it was really looked.
-    fn assert_sound(&self, least: u64) {
+    pub(crate) fn assert_sound(&self, least: u64) {
         let failures = self.failures.lock().unwrap();
         let (images, checked) = (self.images.load(Ordering::Relaxed), self.checked.load(Ordering::Relaxed));
         println!("{images} images, {checked} of them different");
@@ -94,7 +94,7 @@ fn plans(pending: usize, window: usize, samples: u64, seed: u64) -> Vec<CrashPla
     plans
 }
 
-fn few_plans(samples: u64, seed: u64) -> Vec<CrashPlan> {
+pub(crate) fn few_plans(samples: u64, seed: u64) -> Vec<CrashPlan> {
     plans(0, 0, samples, seed)
 }
 
@@ -146,7 +146,7 @@ fn the_power_may_go_with_reserved_room() {
 }
 
 /// Crashes recovery at every call, for an image that a crash left.
-fn crash_again(checker: &Arc<Checker>, image: &MemStorage, model: &Model, crash: Crash, place: &str) {
+pub(crate) fn crash_again(checker: &Arc<Checker>, image: &MemStorage, model: &Model, crash: Crash, place: &str) {
     let kept = match look(image, model) {
         Ok(seen) => seen.map_or(0, |seen| seen.last),
         Err(found) => return checker.fail(format!("{place}: {found}")),

@@ -127,6 +127,15 @@ impl Segment {
     }
 }
 
+/// What the next segment's link has to name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Predecessor {
+    pub(crate) id: u64,
+    pub(crate) file_id: u64,
+    pub(crate) last: u64,
+    pub(crate) end: u64,
+}
+
 /// What is known of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

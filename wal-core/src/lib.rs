@@ -31,6 +31,7 @@
 mod batch;
 mod chain;
 mod control;
+mod copy;
 mod error;
 mod frame;
 #[cfg(any(test, feature = "testing"))]

@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::batch::Appendable;
-use crate::chain::{Chain, Segment};
+use crate::chain::{Chain, Predecessor, Segment};
 use crate::control::ControlFile;
+use crate::copy::PendingCopy;
 use crate::error::{AppendError, Poison, StorageError};
 use crate::frame::{HEADER_BYTES, frame_bytes};
 use crate::lsn::Lsn;
-use crate::open::PendingCopy;
 use crate::options::{Durability, Options};
 use crate::prepare::{Prepared, SegmentFile};
 use crate::segment::{HEADER_PAGE_BYTES, LINK_FRAME_BYTES, Link, PlaneTable, SEAL_BYTES_MAX};
@@ -127,15 +127,6 @@ impl Active {
         self.unsynced.store(false, Ordering::Release);
         Ok(())
     }
-}
-
-/// What the next segment's link has to name.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Predecessor {
-    pub(crate) id: u64,
-    pub(crate) file_id: u64,
-    pub(crate) last: u64,
-    pub(crate) end: u64,
 }
 
 #[derive(Debug)]
