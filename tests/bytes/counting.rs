@@ -61,7 +61,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Runs something without counting it: the disk's own memory, say.
-pub fn uncounted<T>(run: impl FnOnce() -> T) -> T {
+pub(crate) fn uncounted<T>(run: impl FnOnce() -> T) -> T {
     let before = PAUSED.replace(true);
     let result = run();
     PAUSED.set(before);
@@ -69,7 +69,7 @@ pub fn uncounted<T>(run: impl FnOnce() -> T) -> T {
 }
 
 /// Runs something and answers the most bytes that this thread held at once, above what it held before.
-pub fn peak<T>(run: impl FnOnce() -> T) -> (T, u64) {
+pub(crate) fn peak<T>(run: impl FnOnce() -> T) -> (T, u64) {
     let before = LIVE.get();
     PEAK.set(before);
     let result = run();
@@ -77,7 +77,7 @@ pub fn peak<T>(run: impl FnOnce() -> T) -> (T, u64) {
 }
 
 /// Runs something and answers how often this thread allocated.
-pub fn allocations<T>(run: impl FnOnce() -> T) -> (T, u64) {
+pub(crate) fn allocations<T>(run: impl FnOnce() -> T) -> (T, u64) {
     let before = CALLS.get();
     let result = run();
     (result, CALLS.get() - before)

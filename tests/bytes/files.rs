@@ -18,7 +18,7 @@ fn id(number: u64) -> Option<SegmentId> {
 #[test]
 fn a_missing_segment_is_named_wherever_it_stood() {
     for whole in [closed(&[4, 4, 4]), unclean(&[4, 4, 4])] {
-        for gone in 1..=3 {
+        for gone in 1..=2 {
             let storage = whole.fork_live();
             storage.remove_file(&segment(gone));
             let finding = refusal(&storage);
@@ -44,7 +44,7 @@ fn a_log_whose_segments_are_all_gone_is_not_a_new_log() {
 // faults: B017, B077
 #[test]
 fn a_segment_cut_to_any_short_length_is_damaged_and_stays() {
-    let whole = closed(&[4, 4]);
+    let whole = closed(&[4, 4, 4]);
     for name in [segment(1), segment(2)] {
         for length in [0, 1, 8, 11, 12, 4091, 4095, 4096, 4097, 4096 + 31, 4096 + 87] {
             let storage = whole.fork_live();
@@ -58,7 +58,7 @@ fn a_segment_cut_to_any_short_length_is_damaged_and_stays() {
 // faults: B017, B020, B145
 #[test]
 fn a_segment_of_a_later_version_is_refused_and_never_truncated() {
-    let whole = closed(&[4, 4]);
+    let whole = closed(&[4, 4, 4]);
     // Version, read-only-compatible and incompatible features.
     for (name, at) in [1, 2].into_iter().flat_map(|id| [8, 20, 24].map(|at| (segment(id), at))) {
         let storage = whole.fork_live();
@@ -75,7 +75,7 @@ fn a_segment_of_a_later_version_is_refused_and_never_truncated() {
         put_u32(bytes, 16, u32::MAX);
         reseal_page(bytes);
     });
-    assert_eq!(works(&whole).0.lsns(), numbers(8));
+    assert_eq!(works(&whole).0.lsns(), numbers(12));
 }
 
 fn cannot_be_repaired(storage: &MemStorage) {
@@ -154,8 +154,8 @@ fn without_a_control_file_a_log_is_refused_and_repair_makes_one() {
         for loss in 0..3 {
             let storage = whole.fork_live();
             match loss {
-                0 => drop(storage.remove_file(CONTROL)),
-                1 => drop(storage.truncate(CONTROL, 0)),
+                0 => assert!(storage.remove_file(CONTROL)),
+                1 => assert!(storage.truncate(CONTROL, 0)),
                 _ => storage.write(CONTROL, &[0x99; 2 * SLOT]),
             }
             let before = contents(&storage);
@@ -191,9 +191,9 @@ fn a_control_file_that_is_no_file_is_an_error_and_not_a_new_log() {
 // faults: B119, B129
 #[test]
 fn a_directory_or_a_link_with_a_segments_name_is_refused() {
-    for number in [1, 2, 3, 9] {
+    for number in [1, 2, 4, 9] {
         for link in [false, true] {
-            let storage = closed(&[4, 4]);
+            let storage = closed(&[4, 4, 4]);
             storage.remove_file(&segment(number));
             if link {
                 storage.plant_link(&segment(number));
@@ -210,7 +210,7 @@ fn a_directory_or_a_link_with_a_segments_name_is_refused() {
             let done = repair(Arc::new(storage.clone())).unwrap();
             assert_eq!(done.set_aside, [(segment(number), format!("{}.aside-1", segment(number)))]);
             let (reading, _) = works(&storage);
-            assert_eq!(reading.records.len(), if number < 3 { 4 } else { 8 });
+            assert_eq!(reading.records.len(), if number < 4 { 8 } else { 12 });
         }
     }
 }
@@ -220,7 +220,7 @@ fn a_directory_or_a_link_with_a_segments_name_is_refused() {
 fn a_segment_of_another_log_is_foreign_under_any_name() {
     let other = build(99, &[4, 4, 4], true);
     for whole in [closed(&[4, 4, 4]), unclean(&[4, 4, 4])] {
-        for number in 1..=4 {
+        for number in [1, 2, 4] {
             let storage = whole.fork_live();
             storage.write(&segment(number), &other.read(&segment(number.min(3))).unwrap());
             let finding = refusal(&storage);
@@ -228,8 +228,8 @@ fn a_segment_of_another_log_is_foreign_under_any_name() {
             assert!(refused && finding.file == segment(number), "segment {number}: {finding}");
             let labels = view(&storage).report().findings.clone();
             assert!(labels.iter().any(|finding| finding.verdict == Verdict::ForeignFile), "{labels:?}");
-            let reading = read(view(&storage).past_damage(true).read(Lsn::FIRST).unwrap());
-            reading.check();
+            let view = view(&storage).past_damage(true);
+            read(view.read(view.report().first.unwrap()).unwrap()).check();
         }
     }
 }
@@ -278,8 +278,11 @@ fn swapped_renamed_and_duplicated_segments_are_refused() {
         let storage = whole.fork_live();
         storage.write(&segment(a), &bytes(b));
         storage.write(&segment(b), &bytes(a));
-        let finding = refusal(&storage);
-        assert!([segment(a), segment(b)].contains(&finding.file), "swapped {a} and {b}: {finding}");
+        refusal(&storage);
+        for name in [segment(a), segment(b)] {
+            let findings = view(&storage).report().findings.clone();
+            assert!(findings.iter().any(|finding| finding.file == name), "swapped {a} and {b}: {findings:?}");
+        }
     }
     for from in 1..=3 {
         for to in [4, 9, u64::MAX] {
@@ -291,6 +294,52 @@ fn swapped_renamed_and_duplicated_segments_are_refused() {
             refusal(&storage);
         }
     }
+}
+
+// What is wrong with the newest segment is told as that, at its own place, although no link names it:
+// the slots do.
+// faults: B007, B017, B039, B072
+#[test]
+fn what_happened_to_the_newest_segment_is_told_of_that_segment() {
+    type Harm = (&'static str, Verdict, fn(&MemStorage, &str));
+    let harms: [Harm; 6] = [
+        ("gone", Verdict::MissingSegment, |storage, name| assert!(storage.remove_file(name))),
+        ("empty", Verdict::Damaged, |storage, name| assert!(storage.truncate(name, 0))),
+        ("header", Verdict::Damaged, |storage, name| assert!(storage.flip_bit(name, 8 * 60))),
+        ("link", Verdict::Damaged, |storage, name| assert!(storage.flip_bit(name, 8 * 4130))),
+        ("version", Verdict::UnknownVersion, |storage, name| {
+            edit(storage, name, |bytes| {
+                put_u32(bytes, 8, 2);
+                reseal_page(bytes);
+            });
+        }),
+        ("directory", Verdict::ForeignFile, |storage, name| {
+            storage.remove_file(name);
+            storage.plant_directory(name);
+        }),
+    ];
+    let mut wrong = Vec::new();
+    for (what, verdict, harm) in harms {
+        for segments in [&[4, 4, 4][..], &[4]] {
+            let storage = closed(segments);
+            let name = segment(segments.len() as u64);
+            harm(&storage, &name);
+            let finding = refusal(&storage);
+            if (finding.verdict, &finding.file) != (verdict, &name) {
+                wrong.push(format!("{what} of {segments:?}: {finding}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn an_unreadable_newest_segment_is_unreadable() {
+    let whole = closed(&[4, 4, 4]);
+    let storage = FaultStorage::new(Arc::new(whole.clone()));
+    storage.inject(Fault::raw_error(5).at(Op::Read, 1).on_name(&segment(3)).sticky());
+    let view = View::open_on(Arc::new(storage)).unwrap();
+    assert_eq!(view.report().verdict, Verdict::Unreadable, "{:?}", view.report().findings);
 }
 
 /// The highest id that a name can hold.
@@ -309,7 +358,7 @@ fn a_file_with_the_highest_name_of_all_is_refused_and_set_aside() {
 
 #[test]
 fn a_file_with_a_slot_or_segment_name_and_other_content_is_refused() {
-    for name in [segment(1), segment(2), segment(3)] {
+    for name in [segment(1), segment(3)] {
         for content in [&b""[..], b"x", &[0; 5000], &[0xff; 5000], b"PLANEWAL"] {
             let storage = closed(&[4, 4]);
             storage.write(&name, content);
@@ -322,7 +371,7 @@ fn a_file_with_a_slot_or_segment_name_and_other_content_is_refused() {
 // faults: B039, B105
 #[test]
 fn an_unreadable_file_is_unreadable_and_neither_torn_nor_empty() {
-    for name in [segment(1), segment(2), segment(3)] {
+    for name in [segment(1), segment(2)] {
         for whole in [closed(&[4, 4, 4]), unclean(&[4, 4, 4])] {
             // At the header, at the first frames, and in the middle of the walk.
             for call in 1..=3 {

@@ -1,6 +1,13 @@
 //! Any bytes: what a log directory gets whose bytes are wrong, what its format is, and what an append
 //! costs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test that fails is a test that fails"
+)]
+
 mod budgets;
 mod corpus;
 mod counting;

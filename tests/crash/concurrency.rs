@@ -1,1 +1,336 @@
-//! x
+//! Many threads at once: every acknowledged record is where its receipt says, and marks only rise.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use planewal::storage::{CrashPlan, FaultStorage, FsStorage, MemStorage, Storage};
+use planewal::{AppendError, Batch, Durability, Lsn, Options, Verdict, View, Wal};
+
+use crate::model::{Crash, Model, Rec, batch_of, check, drain, encoded, long, number, on, small_options};
+
+/// What threads appended, by first LSN.
+type Appended = Arc<Mutex<BTreeMap<u64, Vec<Rec>>>>;
+
+const LEVELS: [Durability; 3] = [Durability::Buffered, Durability::Written, Durability::Synced];
+
+/// Commits `count` batches at mixed levels and checks what each acknowledgement claims.
+fn commit_many(wal: &Wal, thread: u64, count: u64, appended: &Appended) {
+    for number_in_thread in 0..count {
+        let draw = (thread * 7919 + number_in_thread * 104_729) % 1009;
+        let sizes: &[usize] = match draw % 9 {
+            0 => &[0],
+            1 => &[3000],
+            2 => &[1, 0, 700],
+            3 if draw % 5 == 0 => &[20_000],
+            4 => &[511, 513],
+            _ => &[60],
+        };
+        let level = LEVELS[(draw % 3) as usize];
+        let records = batch_of(1000 + thread, number_in_thread << 3, sizes);
+        let mut batch = encoded(&records);
+        // Into the model first: an image may hold it before the receipt is here. The LSN is not known yet.
+        let receipt = wal.commit_as(&mut batch, level).unwrap();
+        assert!(batch.is_empty());
+        assert_eq!(receipt.last.number() - receipt.first.number() + 1, sizes.len() as u64);
+        match level {
+            Durability::Synced => assert!(wal.durable() >= Some(receipt.last)),
+            Durability::Written => assert!(wal.written() >= Some(receipt.last)),
+            Durability::Buffered => assert!(wal.last() >= Some(receipt.last)),
+        }
+        if level >= Durability::Written {
+            let mut reader = wal.read(receipt.first).unwrap();
+            for expected in &records {
+                let record = reader.next().unwrap().unwrap();
+                assert_eq!(*record.payload, *expected.payload);
+            }
+        }
+        assert!(
+            appended.lock().unwrap().insert(receipt.first.number(), records).is_none(),
+            "an LSN given twice"
+        );
+    }
+}
+
+/// Watches the marks until told to stop.
+fn watch_marks(wal: &Wal, stop: &AtomicBool) -> u64 {
+    let (mut durable, mut written, mut last, mut looks) = (0, 0, 0, 0);
+    while !stop.load(Ordering::Acquire) {
+        let now = (number(wal.durable()), number(wal.written()), number(wal.last()));
+        assert!(now.0 >= durable && now.1 >= written && now.2 >= last, "marks went back");
+        (durable, written, last) = now;
+        // Read in this order, a lower mark may not be above a higher one.
+        assert!(durable <= written && written <= last, "{durable} {written} {last}");
+        looks += 1;
+        std::thread::yield_now();
+    }
+    looks
+}
+
+/// Reads along while others write; answers how many records it read.
+fn read_along(wal: &Wal, stop: &AtomicBool) -> u64 {
+    let mut reader = wal.read(Lsn::FIRST).unwrap();
+    let mut last = 0;
+    loop {
+        let stopped = stop.load(Ordering::Acquire);
+        while let Some(record) = reader.next().unwrap() {
+            last += 1;
+            assert_eq!(record.lsn.number(), last);
+        }
+        if stopped {
+            return last;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// The model of a log whose writers are done: dense LSNs, every one of them accounted for.
+fn model_of(appended: &Appended) -> Model {
+    let mut model = Model::default();
+    for (first, records) in appended.lock().unwrap().iter() {
+        assert_eq!(model.append(records.iter().cloned()).0, *first, "an LSN is missing");
+    }
+    model
+}
+
+/// Threads commit, others watch and read; then the log is closed and read again.
+fn stress(storage: Arc<dyn Storage>, options: &Options, threads: u64, count: u64) -> Model {
+    let wal = Wal::open_on(Arc::clone(&storage), options.clone()).unwrap();
+    let appended = Appended::default();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let marks = scope.spawn(|| watch_marks(&wal, &stop));
+        let reader = scope.spawn(|| read_along(&wal, &stop));
+        let rotations = scope.spawn(|| {
+            for _ in 0..count / 10 {
+                wal.rotate().unwrap();
+                wal.sync().unwrap();
+            }
+        });
+        let writers: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (wal, appended) = (&wal, &appended);
+                scope.spawn(move || commit_many(wal, thread, count, appended))
+            })
+            .collect();
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        rotations.join().unwrap();
+        wal.sync().unwrap();
+        stop.store(true, Ordering::Release);
+        assert!(marks.join().unwrap() > 0);
+        assert_eq!(reader.join().unwrap(), number(wal.last()));
+    });
+    let model = model_of(&appended);
+    assert_eq!(number(wal.durable()), model.len());
+    assert!(wal.segments().len() > 3);
+    assert_eq!(model.compare_wal(&wal), Ok(model.len()));
+    wal.close().unwrap();
+    drop(wal);
+    let wal = Wal::open_on(storage, options.clone()).unwrap();
+    assert!(!wal.recovery().unclean);
+    assert_eq!(model.compare_wal(&wal), Ok(model.len()));
+    wal.close().unwrap();
+    model
+}
+
+fn rounds() -> u64 {
+    if long() { 20 } else { 2 }
+}
+
+// faults: B103, B161, B163, B167
+#[test]
+fn every_acknowledged_record_can_be_read_in_memory() {
+    for round in 0..rounds() {
+        for io_thread in [false, true] {
+            let options = Options { io_thread, group_bytes: 4 << 10, ..small_options() };
+            stress(Arc::new(MemStorage::new(round)), &options, 4, 120);
+        }
+    }
+}
+
+// faults: B161, B166
+#[test]
+fn every_acknowledged_record_can_be_read_on_a_file_system() {
+    for io_thread in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { io_thread, segment_bytes: 64 << 10, ..small_options() };
+        stress(Arc::new(FsStorage::new(dir.path())), &options, 4, 60 * rounds());
+    }
+}
+
+/// Images while threads commit. The floor is read before an image is taken; what the records were is known
+/// once all have their receipts.
+#[test]
+fn the_power_may_go_beside_many_committers() {
+    for io_thread in [false, true] {
+        let disk = MemStorage::new(9);
+        let storage = FaultStorage::new(on(&disk));
+        let options = Options { io_thread, group_bytes: 4 << 10, ..small_options() };
+        let wal = Wal::open_on(Arc::new(storage.clone()), options).unwrap();
+        let images = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::new(AtomicU64::new(0));
+        storage.on_call({
+            let (images, disk, seen) = (Arc::clone(&images), disk.clone(), Arc::clone(&seen));
+            let marks = wal.clone();
+            move |_, _| {
+                let call = seen.fetch_add(1, Ordering::Relaxed);
+                if call % 3 != 0 {
+                    return;
+                }
+                let (durable, written) = (number(marks.durable()), number(marks.written()));
+                let power = disk.crash(&CrashPlan::Seeded(call));
+                let process = disk.fork_live();
+                let mut images = images.lock().unwrap();
+                images.push((power, durable, Crash::Power));
+                images.push((process, written, Crash::Process));
+            }
+        });
+        let appended = Appended::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (wal, appended) = (&wal, &appended);
+                scope.spawn(move || commit_many(wal, thread, 40, appended));
+            }
+        });
+        storage.on_call(|_, _| {});
+        let all = model_of(&appended);
+        let images = std::mem::take(&mut *images.lock().unwrap());
+        assert!(images.len() > 50);
+        for (at, (image, floor, crash)) in images.into_iter().enumerate() {
+            let mut model = all.clone();
+            model.written = floor;
+            model.durable = floor;
+            check(&image, &model, crash).unwrap_or_else(|found| panic!("image {at}, {crash:?}: {found}"));
+        }
+    }
+}
+
+/// Scenario 16: a view is opened and read again and again beside a writer that rotates and seals.
+// faults: B109
+#[test]
+fn a_view_beside_a_writer_sees_a_prefix_and_no_damage() {
+    for io_thread in [false, true] {
+        let disk = MemStorage::new(4);
+        let options =
+            Options { io_thread, beacon_idle: std::time::Duration::from_millis(1), ..small_options() };
+        let wal = Wal::open_on(on(&disk), options).unwrap();
+        let appended = Appended::default();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let viewer = scope.spawn(|| {
+                let mut looks = 0;
+                while !stop.load(Ordering::Acquire) {
+                    let floor = number(wal.written());
+                    let storage = FaultStorage::new(on(&disk));
+                    let view = View::open_on(Arc::new(storage.clone())).unwrap();
+                    let report = view.report();
+                    assert!(
+                        matches!(report.verdict, Verdict::Clean | Verdict::TornTail),
+                        "{}: {:?}",
+                        report.verdict,
+                        report.findings
+                    );
+                    let (records, error) = drain(view.read(Lsn::FIRST).unwrap());
+                    assert!(error.is_none(), "{error:?}");
+                    assert!(records.len() as u64 >= floor, "{} of {floor} seen", records.len());
+                    assert!(records.iter().zip(1..).all(|((lsn, _), due)| *lsn == due));
+                    assert_eq!(storage.mutations(), 0);
+                    looks += 1;
+                }
+                looks
+            });
+            commit_many(&wal, 1, 100 * rounds(), &appended);
+            // Opening again and again, with copies, under the eyes of the viewer.
+            stop.store(true, Ordering::Release);
+            assert!(viewer.join().unwrap() > 3);
+        });
+        let model = model_of(&appended);
+        drop(wal);
+        check(&disk.fork_live(), &model, Crash::Process).unwrap();
+    }
+}
+
+/// Scenario 16: a view beside opens, copies and closes.
+#[test]
+fn a_view_beside_recovery_sees_a_prefix_and_no_damage() {
+    let disk = MemStorage::new(4);
+    drop(Wal::open_on(on(&disk), small_options()).unwrap());
+    let stop = AtomicBool::new(false);
+    let kept = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let viewer = scope.spawn(|| {
+            let mut looks = 0;
+            while !stop.load(Ordering::Acquire) {
+                let floor = kept.load(Ordering::Acquire);
+                let view = View::open_on(on(&disk)).unwrap();
+                let report = view.report();
+                assert!(
+                    matches!(report.verdict, Verdict::Clean | Verdict::TornTail),
+                    "{}: {:?}",
+                    report.verdict,
+                    report.findings
+                );
+                assert!(number(report.last) >= floor, "{:?} of {floor}", report.last);
+                looks += 1;
+            }
+            looks
+        });
+        let mut due = 0;
+        for round in 0..40 * rounds() {
+            let wal = Wal::open_on(on(&disk), small_options()).unwrap();
+            assert_eq!(number(wal.last()), due);
+            for sizes in [&[100][..], &[6000], &[6000, 1]] {
+                let receipt =
+                    wal.commit_as(&mut encoded(&batch_of(round, due, sizes)), Durability::Written).unwrap();
+                due = receipt.last.number();
+                kept.store(due, Ordering::Release);
+            }
+            if round % 4 == 0 {
+                wal.close().unwrap();
+            }
+        }
+        stop.store(true, Ordering::Release);
+        assert!(viewer.join().unwrap() > 3);
+    });
+}
+
+/// Closing while others commit: each commit is acknowledged and there, or refused and not there.
+// faults: B139, B167
+#[test]
+fn a_close_beside_committers_leaves_nothing_half_done() {
+    for round in 0..10 * rounds() {
+        let disk = MemStorage::new(round);
+        let options = Options { io_thread: round % 2 == 0, ..small_options() };
+        let wal = Wal::open_on(on(&disk), options).unwrap();
+        let acknowledged = Mutex::new(BTreeMap::new());
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let (wal, acknowledged) = (&wal, &acknowledged);
+                scope.spawn(move || {
+                    for at in 0.. {
+                        let payload = [thread.to_le_bytes(), u64::to_le_bytes(at)].concat();
+                        let mut batch = Batch::new();
+                        batch.push(0x80, 1, &payload).unwrap();
+                        match wal.commit_as(&mut batch, LEVELS[(at % 3) as usize]) {
+                            Ok(receipt) => {
+                                acknowledged.lock().unwrap().insert(receipt.first.number(), payload);
+                            }
+                            Err(AppendError::Closed) => break,
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+            while acknowledged.lock().unwrap().len() < 60 {
+                std::thread::yield_now();
+            }
+            wal.close().unwrap();
+        });
+        let view = View::open_on(on(&disk.crash(&CrashPlan::Nothing))).unwrap();
+        assert!(view.report().closed_cleanly);
+        let records: BTreeMap<u64, Vec<u8>> = drain(view.read(Lsn::FIRST).unwrap()).0.into_iter().collect();
+        assert_eq!(records, *acknowledged.lock().unwrap());
+    }
+}

@@ -146,7 +146,13 @@ fn the_power_may_go_with_reserved_room() {
 }
 
 /// Crashes recovery at every call, for an image that a crash left.
-pub(crate) fn crash_again(checker: &Arc<Checker>, image: &MemStorage, model: &Model, crash: Crash, place: &str) {
+pub(crate) fn crash_again(
+    checker: &Arc<Checker>,
+    image: &MemStorage,
+    model: &Model,
+    crash: Crash,
+    place: &str,
+) {
     let kept = match look(image, model) {
         Ok(seen) => seen.map_or(0, |seen| seen.last),
         Err(found) => return checker.fail(format!("{place}: {found}")),

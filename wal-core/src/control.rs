@@ -421,6 +421,11 @@ impl Slots {
         Ok(Slots { slots: [read(0)?, read(1)?] })
     }
 
+    /// The slots of a control file that is no file.
+    pub(crate) fn lost() -> Slots {
+        Slots { slots: [Slot::Invalid, Slot::Invalid] }
+    }
+
     /// The state that speaks, with its generation.
     pub(crate) fn newest(&self) -> Option<(u64, &ControlState)> {
         self.slots.iter().filter_map(Slots::valid).max_by_key(|(generation, _)| *generation)

@@ -12,16 +12,16 @@
     reason = "a broken expectation here is a finding"
 )]
 
+mod crafted;
 mod decoders;
 mod directory;
 mod mutation;
 mod sample;
-mod sieving;
 
+pub use crafted::{add_beacon, add_section, sieved_log};
 pub use decoders::{frame_parser, segment_scan};
 pub use directory::open_directory;
 pub use sample::{Sample, Scene, Sent, options, sample, set_creation_time};
-pub use sieving::sieved_log;
 
 /// Fuzzer bytes as a stream of choices; where they end, every choice is zero.
 #[derive(Debug)]

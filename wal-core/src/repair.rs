@@ -16,7 +16,7 @@ use crate::lsn::{LogId, Lsn};
 use crate::open::lock;
 use crate::prepare::draw_log_id;
 use crate::storage::{Access, LockError, Storage};
-use crate::survey::{Survey, read_slots};
+use crate::survey::Survey;
 use crate::verdict::{Finding, Verdict};
 
 /// Rounds after which a repair gives up: each accepts what the round before uncovered.
@@ -220,9 +220,8 @@ fn rebuilt(survey: &Survey, log_id: [u8; 16]) -> ControlState {
 
 fn write(storage: &dyn Storage, survey: &Survey, state: ControlState) -> Result<(), StorageError> {
     let failed = |error| StorageError::new("write", CONTROL_NAME, error);
-    let slots = read_slots(storage).map_err(|error| StorageError::new("read", CONTROL_NAME, error))?;
-    match slots.filter(|slots| slots.newest().is_some()) {
-        Some(slots) => ControlFile::open(storage, &slots, state)
+    match survey.slots.as_ref().filter(|slots| slots.newest().is_some()) {
+        Some(slots) => ControlFile::open(storage, slots, state)
             .and_then(|mut control| control.write_both())
             .map_err(failed),
         None => {

@@ -100,7 +100,7 @@ impl Gate {
             return Err(AppendError::Poisoned(self.poison(&mut state, &error)));
         }
         self.begin_segment(&mut state);
-        if !self.options.io_thread {
+        if state.thread.is_none() {
             return Ok(self.seal_finished(state));
         }
         self.work.notify_one();
@@ -210,7 +210,7 @@ impl Gate {
                 if state.filling.link.is_none() {
                     self.finish_active(&mut state);
                     self.work.notify_one();
-                    if !self.options.io_thread {
+                    if state.thread.is_none() {
                         state = self.seal_finished(state);
                     }
                 }

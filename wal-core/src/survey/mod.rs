@@ -92,14 +92,13 @@ impl Survey {
     pub(crate) fn new(storage: &dyn Storage) -> io::Result<Survey> {
         // The slots before the list: beside a live writer a file may be listed that the slots do not know
         // yet, but hardly one be known that the list does not show.
-        let early = read_slots(storage)?;
+        let early = read_slots(storage);
         let entries = storage.list()?;
-        let control = entries.iter().find(|entry| entry.name == CONTROL_NAME);
-        if control.is_some_and(|entry| entry.kind != EntryKind::File) {
-            let note = format!("{CONTROL_NAME} is not a regular file");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, note));
-        }
-        let slots = if early.is_none() && control.is_some() { read_slots(storage)? } else { early };
+        let slots = match entries.iter().find(|entry| entry.name == CONTROL_NAME) {
+            Some(entry) if entry.kind != EntryKind::File => Some(Slots::lost()),
+            Some(_) if matches!(early, Ok(None)) => read_slots(storage)?,
+            _ => early?,
+        };
         let mut surveyor = Surveyor::new(storage, entries, slots);
         surveyor.read_heads();
         let elements = surveyor.order();
@@ -140,7 +139,7 @@ struct Hole {
 }
 
 /// Reads both slots, if there is a control file.
-pub(crate) fn read_slots(storage: &dyn Storage) -> io::Result<Option<Slots>> {
+fn read_slots(storage: &dyn Storage) -> io::Result<Option<Slots>> {
     match storage.open(CONTROL_NAME, Access::Read) {
         Ok(file) => Slots::read(&*file).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -158,8 +157,8 @@ struct Surveyor<'a> {
     holes: Vec<Hole>,
     /// Holes that were too many to note.
     unnoted: u64,
-    /// The hole behind which no valid frame was seen yet.
-    open_hole: Option<usize>,
+    /// The holes behind which no valid frame was seen yet.
+    open_holes: Vec<usize>,
     extras: Vec<Extra>,
     due: u64,
     durable: u64,
@@ -184,7 +183,7 @@ impl<'a> Surveyor<'a> {
             pieces: Vec::new(),
             holes: Vec::new(),
             unnoted: 0,
-            open_hole: None,
+            open_holes: Vec::new(),
             extras: Vec::new(),
             due: 1,
             bytes_read: 0,
@@ -274,7 +273,7 @@ impl<'a> Surveyor<'a> {
     fn note_open(&mut self, hole: Hole) {
         let before = self.holes.len();
         self.note(hole);
-        self.open_hole = (self.holes.len() > before).then_some(before);
+        self.open_holes.extend((self.holes.len() > before).then_some(before));
     }
 
     fn note_file(&mut self, at: usize, place: Place, note: String) {

@@ -51,10 +51,12 @@ impl Surveyor<'_> {
         self.note_open(hole);
     }
 
-    /// A valid frame with first LSN `lsn` follows: that is what lies behind an open hole.
+    /// A valid frame with first LSN `lsn` follows: that is what lies behind every open hole.
     fn arrive(&mut self, lsn: u64) {
-        if let Some(hole) = self.open_hole.take().and_then(|at| self.holes.get_mut(at)) {
-            hole.next = Some(lsn);
+        for at in std::mem::take(&mut self.open_holes) {
+            if let Some(hole) = self.holes.get_mut(at) {
+                hole.next = Some(lsn);
+            }
             self.due = lsn;
         }
     }
@@ -511,7 +513,7 @@ impl PieceWalk<'_, '_> {
 
     /// A branch may begin above the predecessor's last LSN: what lies between was given up.
     fn check_branch(&mut self, offset: u64, link: &Link) {
-        if link.branch && link.base > self.surveyor.due && self.surveyor.open_hole.is_none() {
+        if link.branch && link.base > self.surveyor.due && self.surveyor.open_holes.is_empty() {
             let hole = self.new_hole(
                 Place::Order,
                 offset,

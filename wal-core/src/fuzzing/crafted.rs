@@ -1,9 +1,9 @@
-//! Writing a stand-in, as the recycler will: core only reads them so far.
+//! What core reads and does not write yet, or not at a foreseeable moment: stand-ins, sections, beacons.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::control::{CONTROL_NAME, ControlFile, Slots};
+use crate::control::{CONTROL_NAME, ControlFile, ControlState, Section, Slots};
 use crate::frame::{FrameDraft, FrameKind, RawRecords, Salt, frame_bytes, put_record};
 use crate::scan::{SCAN_CHUNK_BYTES, Step, Walk, Window};
 use crate::segment::{
@@ -113,11 +113,42 @@ pub fn sieved_log(
 
 /// The control file names files by their ids: those of the run are about to go.
 fn forget_begun(storage: &MemStorage, first: u64, last: u64) {
+    change_control(storage, |state| {
+        state.begun.retain(|row| !(first..=last).contains(&row.file.segment_id));
+    });
+}
+
+fn change_control(storage: &MemStorage, change: impl FnOnce(&mut ControlState)) {
     let slots = Slots::read(&*storage.open(CONTROL_NAME, Access::Read).unwrap()).unwrap();
     let (_, state) = slots.newest().unwrap();
     let mut state = state.clone();
-    state.begun.retain(|row| !(first..=last).contains(&row.file.segment_id));
+    change(&mut state);
     ControlFile::open(storage, &slots, state).unwrap().write_both().unwrap();
+}
+
+/// Puts a section into both control slots, as an upper crate does.
+///
+/// # Panics
+/// If there is no control file that checks.
+pub fn add_section(storage: &MemStorage, tag: u32, bytes: &[u8]) {
+    change_control(storage, |state| state.sections.push(Section { tag, bytes: bytes.to_vec() }));
+}
+
+/// Writes a beacon behind the last frame of an unsealed segment, which says that all of it is durable.
+///
+/// # Panics
+/// If there is no such segment.
+pub fn add_beacon(storage: &MemStorage, id: u64) {
+    let original = read_original(storage, id);
+    let (first_lsn, durable) = (original.last + 1, original.last);
+    let draft = FrameDraft { kind: FrameKind::Beacon, first_lsn, records: 0, durable };
+    let frame = draft.frame(original.header.salt(), original.end, &[]);
+    let name = SegmentId::new(id).unwrap().file_name();
+    let mut bytes = storage.read(&name).unwrap();
+    let end = original.end as usize;
+    bytes.resize(bytes.len().max(end + frame.len()), 0);
+    bytes[end..end + frame.len()].copy_from_slice(&frame);
+    storage.write(&name, &bytes);
 }
 
 fn stand_in(
