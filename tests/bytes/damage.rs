@@ -90,7 +90,7 @@ fn a_bit_flipped_in_the_first_half_of_a_log_is_seen_and_refused() {
     let half = bytes.len() / 2;
     assert!(half > 4096 + 5000, "half of the frames, not of the header");
     // Flipping is its own undoing, and a refusal changes nothing.
-    for bit in (0..half * 8).step_by(stride(2)) {
+    for bit in (0..half * 8).step_by(stride(3)) {
         storage.flip_bit(&name, bit as u64);
         let finding = quick_refusal(&storage).unwrap_or_else(|| panic!("bit {bit} of byte {}", bit / 8));
         assert_eq!(finding.verdict, Verdict::Damaged, "bit {bit}");
@@ -226,6 +226,31 @@ fn frames_written_to_a_wrong_place_are_no_frames() {
     });
     assert_eq!(view(&storage).report().verdict, Verdict::TornTail);
     assert_eq!(works(&storage).0.lsns(), numbers(60));
+}
+
+// faults: B013, B019
+#[test]
+fn swapped_sectors_of_a_closed_log_are_damage() {
+    let whole = closed(&[60, 60]);
+    let name = segment(1);
+    let seal = frames(&whole.read(&name).unwrap()).last().unwrap().offset;
+    let sectors = seal / 512;
+    for a in 8..sectors {
+        for b in [0, a + 1, sectors - 1] {
+            if b >= sectors || a == b {
+                continue;
+            }
+            let storage = whole.fork_live();
+            edit(&storage, &name, |bytes| {
+                let first = bytes[a * 512..][..512].to_vec();
+                bytes.copy_within(b * 512..(b + 1) * 512, a * 512);
+                bytes[b * 512..][..512].copy_from_slice(&first);
+            });
+            assert_eq!(refusal(&storage).verdict, Verdict::Damaged, "sectors {a} and {b}");
+            let view = view(&storage).past_damage(true);
+            read(view.read(Lsn::FIRST).unwrap()).check();
+        }
+    }
 }
 
 // faults: B002, B007, B019

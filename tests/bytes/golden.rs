@@ -231,7 +231,8 @@ fn golden_segments_are_what_the_format_page_says() {
     write_missing();
     for (name, _) in RECIPES {
         let storage = golden(name);
-        let segments: Vec<String> = storage.names().into_iter().filter(|file| file.ends_with(".wal")).collect();
+        let segments: Vec<String> =
+            storage.names().into_iter().filter(|file| file.ends_with(".wal")).collect();
         for file in &segments {
             let bytes = storage.read(file).unwrap();
             // Segment 2 of the repaired log is damaged, and stays so.
@@ -302,7 +303,8 @@ fn control_is_sound(bytes: &[u8], log_id: u64) {
         assert_eq!((&slot[..8], u32_at(slot, 12), u32_at(slot, 16)), (&b"PLANECTL"[..], 1, 0));
         assert_eq!((u32_at(slot, 8), u32_at(slot, 24)), (crc(0, &slot[12..used]), number as u32));
         let rows = [136, 140, 144, 148, 156].map(|at| u32_at(slot, at) as usize);
-        let mut at = 160 + rows.iter().zip([24, 16, 40, 40, 16]).map(|(rows, bytes)| rows * bytes).sum::<usize>();
+        let mut at =
+            160 + rows.iter().zip([24, 16, 40, 40, 16]).map(|(rows, bytes)| rows * bytes).sum::<usize>();
         for _ in 0..u32_at(slot, 152) {
             at += 8 + (u32_at(slot, at + 4) as usize).div_ceil(8) * 8;
         }

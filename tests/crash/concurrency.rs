@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use planewal::storage::{CrashPlan, FaultStorage, FsStorage, MemStorage, Storage};
+use planewal::storage::{CrashPlan, Fault, FaultStorage, FsStorage, MemStorage, Op, Storage};
 use planewal::{AppendError, Batch, Durability, Lsn, Options, Verdict, View, Wal};
 
 use crate::model::{Crash, Model, Rec, batch_of, check, drain, encoded, long, number, on, small_options};
@@ -84,6 +84,15 @@ fn read_along(wal: &Wal, stop: &AtomicBool) -> u64 {
     }
 }
 
+/// Stops the others, also in a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// The model of a log whose writers are done: dense LSNs, every one of them accounted for.
 fn model_of(appended: &Appended) -> Model {
     let mut model = Model::default();
@@ -99,6 +108,7 @@ fn stress(storage: Arc<dyn Storage>, options: &Options, threads: u64, count: u64
     let appended = Appended::default();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         let marks = scope.spawn(|| watch_marks(&wal, &stop));
         let reader = scope.spawn(|| read_along(&wal, &stop));
         let rotations = scope.spawn(|| {
@@ -207,6 +217,51 @@ fn the_power_may_go_beside_many_committers() {
     }
 }
 
+/// A view as it has to be beside a writer.
+fn sound_view(disk: &MemStorage, floor: u64) {
+    let storage = FaultStorage::new(on(disk));
+    let view = View::open_on(Arc::new(storage.clone())).unwrap();
+    let report = view.report();
+    assert!(
+        matches!(report.verdict, Verdict::Clean | Verdict::TornTail),
+        "{}: {:?}",
+        report.verdict,
+        report.findings
+    );
+    assert!(number(report.last) >= floor, "{:?} of {floor}", report.last);
+    assert_eq!(storage.mutations(), 0);
+}
+
+/// Runs `round` again and again beside a thread that opens views; `kept` is what each view has to see.
+fn beside_views(disk: &MemStorage, kept: &AtomicU64, read: bool, mut round: impl FnMut(u64)) {
+    let looks = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            let _done = Done(&looks, u64::MAX);
+            while !stop.load(Ordering::Acquire) {
+                let floor = kept.load(Ordering::Acquire);
+                sound_view(disk, floor);
+                if read {
+                    let view = View::open_on(on(disk)).unwrap();
+                    let (records, error) = drain(view.read(Lsn::FIRST).unwrap());
+                    assert!(error.is_none(), "{error:?}");
+                    assert!(records.len() as u64 >= floor, "{} of {floor} seen", records.len());
+                    assert!(records.iter().zip(1..).all(|((lsn, _), due)| *lsn == due));
+                }
+                looks.fetch_add(1, Ordering::AcqRel);
+            }
+        });
+        for number in 0..40 * rounds() {
+            round(number);
+            while looks.load(Ordering::Acquire) < number {
+                std::thread::yield_now();
+            }
+        }
+    });
+}
+
 /// Scenario 16: a view is opened and read again and again beside a writer that rotates and seals.
 // faults: B109
 #[test]
@@ -217,34 +272,10 @@ fn a_view_beside_a_writer_sees_a_prefix_and_no_damage() {
             Options { io_thread, beacon_idle: std::time::Duration::from_millis(1), ..small_options() };
         let wal = Wal::open_on(on(&disk), options).unwrap();
         let appended = Appended::default();
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let viewer = scope.spawn(|| {
-                let mut looks = 0;
-                while !stop.load(Ordering::Acquire) {
-                    let floor = number(wal.written());
-                    let storage = FaultStorage::new(on(&disk));
-                    let view = View::open_on(Arc::new(storage.clone())).unwrap();
-                    let report = view.report();
-                    assert!(
-                        matches!(report.verdict, Verdict::Clean | Verdict::TornTail),
-                        "{}: {:?}",
-                        report.verdict,
-                        report.findings
-                    );
-                    let (records, error) = drain(view.read(Lsn::FIRST).unwrap());
-                    assert!(error.is_none(), "{error:?}");
-                    assert!(records.len() as u64 >= floor, "{} of {floor} seen", records.len());
-                    assert!(records.iter().zip(1..).all(|((lsn, _), due)| *lsn == due));
-                    assert_eq!(storage.mutations(), 0);
-                    looks += 1;
-                }
-                looks
-            });
-            commit_many(&wal, 1, 100 * rounds(), &appended);
-            // Opening again and again, with copies, under the eyes of the viewer.
-            stop.store(true, Ordering::Release);
-            assert!(viewer.join().unwrap() > 3);
+        let kept = AtomicU64::new(0);
+        beside_views(&disk, &kept, true, |round| {
+            commit_many(&wal, round, 6, &appended);
+            kept.store(number(wal.written()), Ordering::Release);
         });
         let model = model_of(&appended);
         drop(wal);
@@ -257,43 +288,73 @@ fn a_view_beside_a_writer_sees_a_prefix_and_no_damage() {
 fn a_view_beside_recovery_sees_a_prefix_and_no_damage() {
     let disk = MemStorage::new(4);
     drop(Wal::open_on(on(&disk), small_options()).unwrap());
-    let stop = AtomicBool::new(false);
     let kept = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        let viewer = scope.spawn(|| {
-            let mut looks = 0;
-            while !stop.load(Ordering::Acquire) {
-                let floor = kept.load(Ordering::Acquire);
-                let view = View::open_on(on(&disk)).unwrap();
-                let report = view.report();
-                assert!(
-                    matches!(report.verdict, Verdict::Clean | Verdict::TornTail),
-                    "{}: {:?}",
-                    report.verdict,
-                    report.findings
-                );
-                assert!(number(report.last) >= floor, "{:?} of {floor}", report.last);
-                looks += 1;
-            }
-            looks
-        });
-        let mut due = 0;
-        for round in 0..40 * rounds() {
-            let wal = Wal::open_on(on(&disk), small_options()).unwrap();
-            assert_eq!(number(wal.last()), due);
-            for sizes in [&[100][..], &[6000], &[6000, 1]] {
-                let receipt =
-                    wal.commit_as(&mut encoded(&batch_of(round, due, sizes)), Durability::Written).unwrap();
-                due = receipt.last.number();
-                kept.store(due, Ordering::Release);
-            }
-            if round % 4 == 0 {
-                wal.close().unwrap();
-            }
+    let mut due = 0;
+    beside_views(&disk, &kept, false, |round| {
+        let wal = Wal::open_on(on(&disk), small_options()).unwrap();
+        assert_eq!(number(wal.last()), due);
+        for sizes in [&[100][..], &[6000], &[6000, 1]] {
+            let batch = batch_of(round, due, sizes);
+            due = wal.commit_as(&mut encoded(&batch), Durability::Written).unwrap().last.number();
+            kept.store(due, Ordering::Release);
         }
-        stop.store(true, Ordering::Release);
-        assert!(viewer.join().unwrap() > 3);
+        if round % 4 == 0 {
+            wal.close().unwrap();
+        }
     });
+}
+
+/// A record is staged while another thread, whose batch does not fit any more, is about to leave the segment: it
+/// belongs to the segment that it was staged for, or to the next, and never to one whose link begins behind it.
+/// (Found by `every_acknowledged_record_can_be_read_on_a_file_system`.)
+// faults: B161, B163
+#[test]
+fn a_record_staged_during_a_rotation_keeps_its_place() {
+    let disk = MemStorage::new(1);
+    let storage = FaultStorage::new(on(&disk));
+    let options = Options { io_thread: true, beacon_idle: std::time::Duration::ZERO, ..small_options() };
+    let wal = Wal::open_on(Arc::new(storage.clone()), options).unwrap();
+    let commit = |level, size: usize| {
+        let due = number(wal.last());
+        wal.commit_as(&mut encoded(&batch_of(1, due, &[size])), level).unwrap();
+    };
+    commit(Durability::Synced, 10);
+    commit(Durability::Written, 6000);
+    // The closing sync of the first segment hangs; whoever begins a third one has to wait for it.
+    storage.inject(Fault::hang().at(Op::Sync, 1).on_name("00001.wal"));
+    commit(Durability::Written, 6000);
+    assert!(storage.wait_hung());
+    let rotator = std::thread::spawn({
+        let wal = wal.clone();
+        move || wal.append(0xff, 1, &[1; 6000])
+    });
+    while !disk.names().iter().any(|name| name.ends_with("00003.wal")) {
+        std::thread::yield_now();
+    }
+    for _ in 0..20 {
+        commit(Durability::Buffered, 1);
+        (0..5000).for_each(|_| std::thread::yield_now());
+    }
+    storage.release();
+    let big = rotator.join().unwrap().unwrap();
+    wal.sync().unwrap();
+    let (records, error) = drain(wal.read(Lsn::FIRST).unwrap());
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(records.len(), 24);
+    for (lsn, payload) in records.iter().skip(3) {
+        assert_eq!(payload.len(), if *lsn == big.number() { 6000 } else { 1 });
+    }
+    wal.close().unwrap();
+    assert_eq!(drain(View::open_on(on(&disk)).unwrap().read(Lsn::FIRST).unwrap()).0, records);
+}
+
+/// Stores a number when it goes, also in a panic: nobody waits for a thread that is gone.
+struct Done<'a>(&'a AtomicU64, u64);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(self.1, Ordering::Relaxed);
+    }
 }
 
 /// Closing while others commit: each commit is acknowledged and there, or refused and not there.

@@ -78,7 +78,8 @@ pub fn open_directory(data: &[u8]) {
         Others { foreign: foreign(), twin: &ground.twin, earlier: went_on.then_some(&ground.earlier) };
     let harm = mutate(&storage, &mut choices, &others);
     let kept_at_least = if closed { u64::MAX } else { intact_until(&before, &storage) };
-    Trial { storage, appended, readable, harm, closed, kept_at_least }.run();
+    let control_gone = control_is_gone(&storage);
+    Trial { storage, appended, readable, harm, closed, kept_at_least, control_gone }.run();
 }
 
 struct Trial {
@@ -89,6 +90,8 @@ struct Trial {
     closed: bool,
     /// Records up to here lie before everything that was touched.
     kept_at_least: u64,
+    /// Nothing says any more which files belong to the log.
+    control_gone: bool,
 }
 
 impl Trial {
@@ -142,7 +145,7 @@ impl Trial {
 
     /// P3: what was read was appended, to this log, at this LSN.
     fn check(&self, reading: &Reading) {
-        if self.harm.forged {
+        if self.harm.forged || self.harm.strangers && self.control_gone {
             return;
         }
         for (lsn, record) in &reading.records {
@@ -211,12 +214,16 @@ impl Trial {
         };
         assert!(!plan.unwrap().nothing_to_do && !done.nothing_to_do);
         self.originals_are_there(&untouched);
-        let again = repair(Arc::new(self.storage.clone())).unwrap();
-        assert!(again.nothing_to_do, "repaired twice: {again:?}");
-        let wal = Wal::open_on(Arc::new(self.storage.clone()), options()).expect("what was repaired opens");
+        let again = match repair(Arc::new(self.storage.clone())) {
+            Err(_) if self.harm.forged => return,
+            again => again.unwrap(),
+        };
+        let opened = Wal::open_on(Arc::new(self.storage.clone()), options());
         if self.harm.forged {
             return;
         }
+        assert!(again.nothing_to_do, "repaired twice: {again:?}");
+        let wal = opened.expect("what was repaired opens");
         let first = wal.segments().first().map_or(Lsn::FIRST, |segment| segment.base);
         let reading = read(&mut wal.read(first).unwrap(), first);
         self.check(&reading);
@@ -286,6 +293,16 @@ fn read(reader: &mut Reader, from: Lsn) -> Reading {
             }
         }
     }
+}
+
+fn control_is_gone(storage: &MemStorage) -> bool {
+    let view = View::open_on(Arc::new(storage.clone()));
+    view.is_ok_and(|view| {
+        view.report()
+            .findings
+            .iter()
+            .any(|finding| ["control-missing", "control-lost"].contains(&finding.label))
+    })
 }
 
 /// Names and bytes, the lock apart.

@@ -15,6 +15,9 @@ pub(super) struct Harm {
     pub(super) forged: bool,
     /// A file is as it was at an earlier moment of the same log.
     pub(super) rolled_back: bool,
+    /// A file of another log, or of a copy of this one that went on by itself, was put in. Only the
+    /// control file can tell whose log it is.
+    pub(super) strangers: bool,
 }
 
 /// Other directories that files may come from.
@@ -87,8 +90,11 @@ fn step(storage: &MemStorage, choices: &mut Choices<'_>, others: &Others<'_>, ha
                 storage.write(to, &bytes);
             }
         }
-        7 => copy_from(storage, &others.foreign.storage, &name),
-        8 if name != CONTROL_NAME => copy_from(storage, others.twin, &name),
+        // With the control file of another log it is another log.
+        7 | 8 if name != CONTROL_NAME => {
+            copy_from(storage, if operation == 7 { &others.foreign.storage } else { others.twin }, &name);
+            harm.strangers = true;
+        }
         9 => {
             if let Some(earlier) = others.earlier {
                 copy_from(storage, earlier, &name);

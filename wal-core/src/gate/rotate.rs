@@ -99,6 +99,10 @@ impl Gate {
         if let Err(error) = synced {
             return Err(AppendError::Poisoned(self.poison(&mut state, &error)));
         }
+        if !state.filling.is_empty() {
+            // Somebody's batch still went into the old segment meanwhile: it is written there first.
+            return Ok(state);
+        }
         self.begin_segment(&mut state);
         if state.thread.is_none() {
             return Ok(self.seal_finished(state));
