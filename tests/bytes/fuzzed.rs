@@ -1,13 +1,17 @@
 //! What fuzzers found, by name, and what random bytes find here.
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use planewal::repair;
+use planewal::storage::MemStorage;
+use planewal::{Batch, Durability, Verdict, repair};
 use planewal_core::fuzzing::{self, Scene};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::support::{long, open, segment, view};
+use crate::support::{
+    append, closed, edit, groups, long, numbers, open, payload, refusal, reseal_frame, segment, view, works,
+};
 
 // open_directory: 2e 0a 0a 0a
 #[test]
@@ -22,6 +26,74 @@ fn a_log_goes_on_behind_a_stand_in_that_became_its_newest() {
     let report = view(&storage).report().clone();
     assert!(report.findings.iter().all(|finding| finding.harmless), "{:#?}", report.findings);
     assert_eq!((report.last, report.closed_cleanly), (Some(lsn), true));
+}
+
+// open_directory: 5d fe 2a 2a 7e 33 40 ff 61
+#[test]
+fn a_torn_tail_beside_a_foreign_file_is_cut_after_the_repair() {
+    let storage = MemStorage::new(7);
+    let wal = open(&storage);
+    append(&wal, 3);
+    let mut batch = Batch::new();
+    for lsn in 4..=6 {
+        batch.push(0x80, 1, &payload(lsn)).unwrap();
+        wal.commit_as(&mut batch, Durability::Written).unwrap();
+    }
+    drop(wal);
+    let group = groups(&storage.read(&segment(1)).unwrap())[4];
+    edit(&storage, &segment(1), |bytes| bytes[group.offset + 40] ^= 1);
+    assert_eq!(view(&storage).report().verdict, Verdict::TornTail);
+    storage.plant_directory(&segment(2));
+    assert_eq!(refusal(&storage).verdict, Verdict::ForeignFile);
+    repair(Arc::new(storage.clone())).unwrap();
+    let (reading, next) = works(&storage);
+    assert_eq!(reading.lsns(), numbers(4));
+    assert_eq!(reading.lost, [], "nothing that was promised is gone");
+    assert!(next >= 5);
+}
+
+// open_directory: 00 00 01 01 00 00 b5 1e 00 00 31 68
+#[test]
+fn losses_that_meet_stay_accepted_when_the_log_goes_on() {
+    let storage = closed(&[4, 4, 4]);
+    let group = groups(&storage.read(&segment(2)).unwrap())[3];
+    edit(&storage, &segment(2), |bytes| bytes[group.offset + 40] ^= 1);
+    storage.truncate(&segment(3), 100);
+    let done = repair(Arc::new(storage.clone())).unwrap();
+    assert!(!done.lost.is_empty());
+    let (reading, next) = works(&storage);
+    assert_eq!((reading.lsns(), next), (numbers(7), 13));
+}
+
+// A link with the right CRC that names a predecessor behind itself. In a process of its own, with
+// bounded memory and time: it was an endless list.
+// open_directory: 00 00 35 ba 00 00 00 1c 07 0f
+#[test]
+fn a_link_that_points_forwards_ends_a_survey() {
+    const NAME: &str = "fuzzed::a_link_that_points_forwards_ends_a_survey";
+    if std::env::var_os("PLANEWAL_BOUNDED").is_none() {
+        let limits = "ulimit -v 2000000; ulimit -t 20; exec \"$0\" \"$@\"";
+        let status = Command::new("sh")
+            .args(["-c", limits])
+            .arg(std::env::current_exe().unwrap())
+            .args([NAME, "--exact", "--test-threads", "1"])
+            .env("PLANEWAL_BOUNDED", "1")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success(), "{status}");
+        return;
+    }
+    for target in [2, 3, 9, u64::MAX] {
+        let storage = closed(&[4, 4, 4]);
+        edit(&storage, &segment(2), |bytes| {
+            bytes[4096 + 32..][..8].copy_from_slice(&target.to_le_bytes());
+            reseal_frame(bytes, 4096);
+        });
+        assert_ne!(view(&storage).report().verdict, Verdict::Clean, "to segment {target}");
+        refusal(&storage);
+    }
 }
 
 fn cases(few: u32) -> ProptestConfig {

@@ -22,7 +22,7 @@ fn commit_many(wal: &Wal, thread: u64, count: u64, appended: &Appended) {
             0 => &[0],
             1 => &[3000],
             2 => &[1, 0, 700],
-            3 if draw % 5 == 0 => &[20_000],
+            3 if draw.is_multiple_of(5) => &[20_000],
             4 => &[511, 513],
             _ => &[60],
         };
@@ -186,7 +186,7 @@ fn the_power_may_go_beside_many_committers() {
             let marks = wal.clone();
             move |_, _| {
                 let call = seen.fetch_add(1, Ordering::Relaxed);
-                if call % 3 != 0 {
+                if !call.is_multiple_of(3) {
                     return;
                 }
                 let (durable, written) = (number(marks.durable()), number(marks.written()));

@@ -12,6 +12,7 @@
 mod concurrency;
 mod enumeration;
 mod failures;
+mod interleaving;
 mod model;
 mod run;
 mod scenarios;

@@ -24,6 +24,7 @@
 
 use std::io;
 
+use crate::error::StorageError;
 use crate::io_util::{read_full, write_full};
 use crate::storage::{Access, Storage, StorageFile};
 use crate::wire::{Cursor, Put, crc, len_usize, len64, padded};
@@ -473,40 +474,51 @@ pub(crate) struct ControlFile {
 impl ControlFile {
     /// Makes the control file with both slots valid, under a temporary name, and names it: after this
     /// the log exists.
-    pub(crate) fn create(storage: &dyn Storage, state: ControlState) -> io::Result<ControlFile> {
+    pub(crate) fn create(storage: &dyn Storage, state: ControlState) -> Result<ControlFile, StorageError> {
         let temporary = format!("{CONTROL_NAME}.tmp");
-        let file = storage.create(&temporary)?;
+        let failed = |operation| {
+            let temporary = temporary.clone();
+            move |error| StorageError::new(operation, temporary, error)
+        };
+        let file = storage.create(&temporary).map_err(failed("create"))?;
         for slot in 0..2 {
             let mut bytes = state.encode(slot, u64::from(slot) + 1);
             bytes.resize(SLOT_LENGTH, 0);
-            write_full(&*file, u64::from(slot) * SLOT_BYTES, &bytes)?;
+            write_full(&*file, u64::from(slot) * SLOT_BYTES, &bytes).map_err(failed("write"))?;
         }
-        file.sync()?;
-        storage.rename(&temporary, CONTROL_NAME)?;
-        storage.sync_dir()?;
+        file.sync().map_err(failed("sync"))?;
+        storage.rename(&temporary, CONTROL_NAME).map_err(failed("rename"))?;
+        storage.sync_dir().map_err(|error| StorageError::new("sync", storage.describe(), error))?;
         Ok(ControlFile { file, generation: 2, next_slot: 0, state })
     }
 
     /// Opens the control file for writing; `slots` are what was read of it.
-    pub(crate) fn open(storage: &dyn Storage, slots: &Slots, state: ControlState) -> io::Result<ControlFile> {
-        let file = storage.open(CONTROL_NAME, Access::ReadWrite)?;
+    pub(crate) fn open(
+        storage: &dyn Storage,
+        slots: &Slots,
+        state: ControlState,
+    ) -> Result<ControlFile, StorageError> {
+        let file = storage
+            .open(CONTROL_NAME, Access::ReadWrite)
+            .map_err(|error| StorageError::new("open", CONTROL_NAME, error))?;
         let generation = slots.newest().map_or(0, |(generation, _)| generation);
         Ok(ControlFile { file, generation, next_slot: slots.older(), state })
     }
 
     /// Writes the state to one slot, the older, and syncs it.
-    pub(crate) fn write_one(&mut self) -> io::Result<()> {
+    pub(crate) fn write_one(&mut self) -> Result<(), StorageError> {
         let generation = self.generation + 1;
         let bytes = self.state.encode(self.next_slot, generation);
-        write_full(&*self.file, u64::from(self.next_slot) * SLOT_BYTES, &bytes)?;
-        self.file.sync()?;
+        write_full(&*self.file, u64::from(self.next_slot) * SLOT_BYTES, &bytes)
+            .map_err(|error| StorageError::new("write", CONTROL_NAME, error))?;
+        self.file.sync().map_err(|error| StorageError::new("sync", CONTROL_NAME, error))?;
         self.generation = generation;
         self.next_slot = 1 - self.next_slot;
         Ok(())
     }
 
     /// Writes the state to both slots, the second only after the first is synced.
-    pub(crate) fn write_both(&mut self) -> io::Result<()> {
+    pub(crate) fn write_both(&mut self) -> Result<(), StorageError> {
         self.write_one()?;
         self.write_one()
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::chain::{Chain, Predecessor, Segment};
-use crate::control::{ABANDONED_ROWS_MAX, BegunRow, CONTROL_NAME, ControlFile, FileRow};
+use crate::control::{ABANDONED_ROWS_MAX, BegunRow, ControlFile, FileRow};
 use crate::error::StorageError;
 use crate::frame::{FrameDraft, FrameKind};
 use crate::io_util::write_full;
@@ -34,6 +34,14 @@ pub(crate) struct PendingCopy {
     pub(crate) first: u64,
     durable: u64,
     last: u64,
+}
+
+/// Why a copy was not made.
+#[derive(Debug)]
+pub(crate) enum CopyError {
+    /// There was no room for it; nothing has changed, and it can be tried again.
+    NoRoom(StorageError),
+    Failed(StorageError),
 }
 
 /// A running check over frames, to compare what was read with what was written.
@@ -84,22 +92,25 @@ impl PendingCopy {
     }
 
     /// Steps 5 to 7. Can be tried again after it found no room.
-    pub(crate) fn run(&self, control: &mut ControlFile) -> Result<Predecessor, StorageError> {
+    pub(crate) fn run(&self, control: &mut ControlFile) -> Result<Predecessor, CopyError> {
         let storage = &*self.chain.storage;
         let Some(predecessor) = self.pieces.first() else { unreachable!("there is something to copy") };
-        let copy = match self.write_copy(predecessor) {
-            Ok(copy) => copy,
-            Err(error) => {
-                discard(
-                    storage,
-                    &format!(
-                        "{}.tmp",
-                        SegmentId::new(self.header.segment_id).map_or_else(String::new, SegmentId::file_name)
-                    ),
-                );
-                return Err(error);
-            }
-        };
+        let copy = self.write_copy(predecessor).map_err(|error| {
+            let name = SegmentId::new(self.header.segment_id).map_or_else(String::new, SegmentId::file_name);
+            discard(storage, &format!("{name}.tmp"));
+            if error.is_full() { CopyError::NoRoom(error) } else { CopyError::Failed(error) }
+        })?;
+        self.put_in_place(predecessor, copy, control).map_err(CopyError::Failed)
+    }
+
+    /// Steps 6 and 7: from here on the copy is there, and there is no other try.
+    fn put_in_place(
+        &self,
+        predecessor: &Piece,
+        copy: Piece,
+        control: &mut ControlFile,
+    ) -> Result<Predecessor, StorageError> {
+        let storage = &*self.chain.storage;
         let row = FileRow { segment_id: self.header.segment_id, file_id: self.header.file_id };
         control.state.durable = control.state.durable.max(self.last);
         control.state.begun = vec![BegunRow { file: row, must_exist: true }];
@@ -108,7 +119,7 @@ impl PendingCopy {
             .abandoned
             .extend(self.replaced().map(|piece| FileRow { segment_id: piece.id, file_id: piece.file_id }));
         control.state.abandoned.truncate(ABANDONED_ROWS_MAX);
-        control.write_both().map_err(|error| StorageError::new("write", CONTROL_NAME, error))?;
+        control.write_both()?;
 
         let cut = predecessor.cut_at(storage, self.from, self.first - 1)?;
         let cut = trim(storage, &cut, self.first - 1)?;

@@ -28,9 +28,10 @@ impl StorageError {
         StorageError { operation, file: file.into(), source }
     }
 
-    /// Whether it says that there is no room.
+    /// Whether it says that there is no room, and that this is all there is to it. A sync that finds no
+    /// room has lost something.
     pub(crate) fn is_full(&self) -> bool {
-        crate::io_util::is_full(&self.source)
+        self.operation != "sync" && crate::io_util::is_full(&self.source)
     }
 }
 

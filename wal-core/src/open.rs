@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use crate::chain::{Chain, Predecessor, Segment};
 use crate::control::{ABANDONED_ROWS_MAX, BegunRow, CONTROL_NAME, ControlFile, ControlState, FileRow};
-use crate::copy::{PendingCopy, open_for_writing, trim};
+use crate::copy::{CopyError, PendingCopy, open_for_writing, trim};
 use crate::error::{OpenError, StorageError};
 use crate::gate::{Gate, Start};
 use crate::lsn::{LogId, Lsn};
@@ -111,9 +111,9 @@ impl Opening {
     ) -> Result<(Arc<Gate>, RecoveryReport), OpenError> {
         let torn_tail = survey.findings.iter().find(|finding| finding.verdict == Verdict::TornTail).cloned();
         let copy_needed = self.unclean && survey.last > survey.durable && !survey.chain.is_empty();
+        self.sync_what_is_relied_on(&survey)?;
         let (mut control, copy_header) = self.new_epoch(&survey, copy_needed)?;
         let mut removed = self.remove(&survey.extras)?;
-        self.sync_what_is_relied_on(&survey)?;
 
         let base = survey.chain.first().map_or(survey.next, |piece| piece.base);
         let mark = if copy_needed { survey.durable.max(base - 1) } else { survey.last.max(survey.durable) };
@@ -157,8 +157,8 @@ impl Opening {
                         why: ExtraKind::Abandoned.name(),
                     }));
                 }
-                Err(error) if error.is_full() => start.pending_copy = Some(copy),
-                Err(error) => return Err(error.into()),
+                Err(CopyError::NoRoom(_)) => start.pending_copy = Some(copy),
+                Err(CopyError::Failed(error)) => return Err(OpenError::Storage(error)),
             }
         } else if self.unclean
             && let Some(newest) = survey.chain.last()
@@ -181,19 +181,18 @@ impl Opening {
         Ok((Arc::new(Gate::new(chain, self.options, control, lock, start)), report))
     }
 
-    /// Step 3: the epoch of this open into both slots, and what it is going to do.
+    /// Step 4: the epoch of this open into both slots, and what it is going to do.
     fn new_epoch(
         &self,
         survey: &Survey,
         copy_needed: bool,
     ) -> Result<(ControlFile, Option<SegmentHeader>), OpenError> {
-        let failed = |error| OpenError::from(StorageError::new("write", CONTROL_NAME, error));
         if self.created {
             discard(&*self.storage, &format!("{CONTROL_NAME}.tmp"));
             let mut state = ControlState::new(draw_log_id(&*self.storage)?);
             state.epoch = 1;
             state.next_segment_id = survey.highest_id + 1;
-            return Ok((ControlFile::create(&*self.storage, state).map_err(failed)?, None));
+            return Ok((ControlFile::create(&*self.storage, state)?, None));
         }
         let (Some(slots), Some(state)) = (&survey.slots, &survey.control) else {
             unreachable!("a log without a control file is refused")
@@ -218,7 +217,7 @@ impl Opening {
             .collect();
         state.abandoned =
             survey.extras.iter().filter_map(|extra| extra.row).take(ABANDONED_ROWS_MAX).collect();
-        let mut control = ControlFile::open(&*self.storage, slots, state).map_err(failed)?;
+        let mut control = ControlFile::open(&*self.storage, slots, state)?;
         let header =
             copy_needed.then(|| draw_header(&*self.storage, &mut control, &self.options, 0)).transpose()?;
         if let Some(header) = &header {
@@ -227,7 +226,7 @@ impl Opening {
                 must_exist: false,
             });
         }
-        control.write_both().map_err(failed)?;
+        control.write_both()?;
         Ok((control, header))
     }
 
@@ -244,7 +243,7 @@ impl Opening {
         Ok(removed)
     }
 
-    /// Step 4: a file or a name that is found may still not be durable.
+    /// Step 3: a file or a name that is found may still not be durable.
     fn sync_what_is_relied_on(&self, survey: &Survey) -> Result<(), OpenError> {
         if self.unclean {
             let newest = survey.chain.len().saturating_sub(1);

@@ -179,7 +179,7 @@ pub(crate) fn prepare(
     let surplus = control.state.begun.len().saturating_sub(BEGUN_ROWS_MAX / 8);
     control.state.begun.drain(..surplus);
     control.state.durable = control.state.durable.max(durable);
-    control.write_both().map_err(|error| StorageError::new("write", crate::control::CONTROL_NAME, error))?;
+    control.write_both()?;
     let asked = if how == Allocation::Sparse { Allocation::Reserve } else { options.preparation };
     let room =
         storage.open(&name, Access::ReadWrite).map_err(|error| StorageError::new("open", &name, error))?;

@@ -219,11 +219,8 @@ fn rebuilt(survey: &Survey, log_id: [u8; 16]) -> ControlState {
 }
 
 fn write(storage: &dyn Storage, survey: &Survey, state: ControlState) -> Result<(), StorageError> {
-    let failed = |error| StorageError::new("write", CONTROL_NAME, error);
     match survey.slots.as_ref().filter(|slots| slots.newest().is_some()) {
-        Some(slots) => ControlFile::open(storage, slots, state)
-            .and_then(|mut control| control.write_both())
-            .map_err(failed),
+        Some(slots) => ControlFile::open(storage, slots, state).and_then(|mut control| control.write_both()),
         None => {
             if survey.slots.is_some() {
                 let aside = free_name(storage, CONTROL_NAME)?;
@@ -232,7 +229,7 @@ fn write(storage: &dyn Storage, survey: &Survey, state: ControlState) -> Result<
                     .map_err(|error| StorageError::new("rename", CONTROL_NAME, error))?;
             }
             crate::prepare::discard(storage, &format!("{CONTROL_NAME}.tmp"));
-            ControlFile::create(storage, state).map(|_| ()).map_err(failed)
+            ControlFile::create(storage, state).map(|_| ())
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A read-only view: takes no lock, changes no byte and no modification time, and works beside a live
 //! writer.
 //!
-//! Beside a live writer a survey is a series of reads and not one moment, so a refusal is believed
-//! only when a second survey repeats it.
+//! Beside a live writer a survey is a series of reads and not one moment, so damage is believed only
+//! when a second survey repeats it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,9 +14,10 @@ use crate::reader::{Cursor, Position, Reader, seek};
 use crate::report::SurveyReport;
 use crate::storage::{FsStorage, Storage};
 use crate::survey::Survey;
+use crate::verdict::Verdict;
 
-/// How often a refusal is looked at again before it is believed.
-const LOOKS: u32 = 4;
+/// Most surveys for one view.
+const LOOKS: u32 = 8;
 
 /// A log as it was at one moment, for reading.
 ///
@@ -45,9 +46,11 @@ impl View {
     pub fn open_on(storage: Arc<dyn Storage>) -> Result<View, OpenError> {
         let mut survey = look(&storage)?;
         for _ in 1..LOOKS {
-            let Some(refusal) = survey.refusal.clone() else { break };
+            if matches!(survey.verdict, Verdict::Clean | Verdict::TornTail) {
+                break;
+            }
             let again = look(&storage)?;
-            let same = again.refusal.as_ref() == Some(&refusal);
+            let same = again.findings == survey.findings;
             survey = again;
             if same {
                 break;

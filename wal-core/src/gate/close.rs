@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 
 use super::{Active, Gate, Guard, STALL_RETRY, State};
-use crate::control::{CONTROL_NAME, CleanClose};
+use crate::control::CleanClose;
 use crate::error::{CloseError, StorageError};
 use crate::lsn::Lsn;
 use crate::options::Durability;
@@ -185,7 +185,7 @@ impl Gate {
         }
         control.state.clean = clean;
         control.state.durable = control.state.durable.max(self.chain.durable());
-        control.write_both().map_err(|error| StorageError::new("write", CONTROL_NAME, error))?;
+        control.write_both()?;
         if let Some(ready) = ready {
             discard(&*self.chain.storage, &ready.name);
             let _ = self.chain.storage.sync_dir();

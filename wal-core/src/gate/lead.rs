@@ -7,7 +7,8 @@ use std::time::Instant;
 use parking_lot::MutexGuard;
 
 use super::{Active, Gate, Group, Guard, LEAD_BYTES, LINK_BYTES, Predecessor, State, capacity_for};
-use crate::control::{CONTROL_NAME, FileRow};
+use crate::control::FileRow;
+use crate::copy::CopyError;
 use crate::error::{AppendError, StorageError};
 use crate::frame::{FrameDraft, FrameKind, HEADER_BYTES, frame_bytes};
 use crate::options::Durability;
@@ -47,9 +48,10 @@ impl Gate {
         if sync {
             unsynced = state.unsynced();
         }
-        let outcome = MutexGuard::unlocked(&mut state, || -> Result<(), StorageError> {
+        let outcome = MutexGuard::unlocked(&mut state, || -> Result<u64, StorageError> {
+            let mut testified = 0;
             if let Some(active) = active.as_ref().filter(|_| !group.is_empty()) {
-                self.write_group(active, &mut group, offset)?;
+                testified = self.write_group(active, &mut group, offset)?;
                 if sync && group.written_members {
                     self.done.notify_all();
                 }
@@ -57,14 +59,12 @@ impl Gate {
             if sync {
                 self.sync_all(&unsynced, active.as_deref())?;
             }
-            Ok(())
+            Ok(testified)
         });
         state.leader = false;
         match outcome {
-            Ok(()) => {
-                if !group.is_empty() {
-                    state.testified = state.testified.max(self.testimony(&group));
-                }
+            Ok(testified) => {
+                state.testified = state.testified.max(testified);
                 group.reset(LEAD_BYTES + 2 * len_usize(self.options.group_bytes));
                 state.spare = group;
             }
@@ -81,21 +81,9 @@ impl Gate {
         state
     }
 
-    /// The durable LSN that a group's header told when it was closed.
-    fn testimony(&self, group: &Group) -> u64 {
-        group
-            .buffer
-            .get(LINK_BYTES..)
-            .and_then(|frame| frame.get(24..28))
-            .and_then(|lag| lag.first_chunk())
-            .map_or(0, |lag| {
-                let lag = u32::from_le_bytes(*lag);
-                (group.first - 1).saturating_sub(u64::from(lag))
-            })
-    }
-
-    /// One write for the whole group, and the link before it if it begins a segment.
-    fn write_group(&self, active: &Active, group: &mut Group, offset: u64) -> Result<(), StorageError> {
+    /// One write for the whole group, and the link before it if it begins a segment. Answers the
+    /// durable LSN that the frame testifies to.
+    fn write_group(&self, active: &Active, group: &mut Group, offset: u64) -> Result<u64, StorageError> {
         let salt = active.segment.salt;
         let durable = self.chain.durable();
         let body_bytes = group.body_bytes();
@@ -132,7 +120,7 @@ impl Gate {
             self.chain.push(Arc::clone(&active.segment));
         }
         self.chain.publish_written(group.last());
-        Ok(())
+        Ok(durable)
     }
 
     /// Syncs what stands before the mark, oldest first, and publishes the mark that was read before.
@@ -188,7 +176,7 @@ impl Gate {
         let mut control = self.control.lock();
         control.state.begun.retain(|begun| begun.file != row);
         control.state.abandoned.push(row);
-        control.write_both().map_err(|error| StorageError::new("write", CONTROL_NAME, error))?;
+        control.write_both()?;
         discard(&*self.chain.storage, &active.segment.name);
         self.chain
             .storage
@@ -267,11 +255,11 @@ impl Gate {
                 self.chain.publish_durable(predecessor.last);
                 Ok(state)
             }
-            Err(error) if error.is_full() => {
+            Err(CopyError::NoRoom(error)) => {
                 state.pending_copy = Some(pending);
                 Err(AppendError::Full(Arc::new(error)))
             }
-            Err(error) => Err(AppendError::Poisoned(self.poison(&mut state, &error))),
+            Err(CopyError::Failed(error)) => Err(AppendError::Poisoned(self.poison(&mut state, &error))),
         }
     }
 }

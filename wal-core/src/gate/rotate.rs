@@ -147,7 +147,7 @@ impl Gate {
         let row = FileRow { segment_id: prepared.header.segment_id, file_id: prepared.header.file_id };
         let mut control = self.control.lock();
         control.state.begun.retain(|begun| begun.file != row);
-        control.write_both().map_err(|error| StorageError::new("write", CONTROL_NAME, error))?;
+        control.write_both()?;
         discard(&*self.chain.storage, &prepared.name);
         Ok(())
     }

@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 use parking_lot::MutexGuard;
 
 use super::{Active, BUFFERED_WRITE_BYTES, Gate, Guard, STALL_RETRY, State, seal_reserve};
-use crate::control::CONTROL_NAME;
-use crate::error::StorageError;
 use crate::frame::{FrameDraft, FrameKind, HEADER_BYTES};
 
 impl Gate {
@@ -145,7 +143,7 @@ impl Gate {
             None => {
                 let mut control = self.control.lock();
                 control.state.durable = control.state.durable.max(durable);
-                control.write_one().map_err(|error| StorageError::new("write", CONTROL_NAME, error))
+                control.write_one()
             }
         });
         state.leader = false;

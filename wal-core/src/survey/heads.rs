@@ -8,6 +8,7 @@ use crate::frame::{FrameKind, Salt};
 use crate::scan::{Walk, Window};
 use crate::segment::{HEADER_PAGE_BYTES, HeaderPage, Link, SegmentHeader, Sieve};
 use crate::storage::StorageFile;
+use crate::verdict::Place;
 use crate::wire::len_usize;
 
 /// A segment file with what its head says.
@@ -140,6 +141,7 @@ pub(super) fn read_first_frames(file: Arc<dyn StorageFile>, salt: Salt) -> io::R
                 }
                 first.start = frame.end();
             }
+            Err(stop) if stop.place == Place::Io => return Err(io::Error::other(stop.note)),
             Err(stop) => {
                 first.durable = first.durable.max(stop.durable);
                 first.note = stop.note;
