@@ -248,7 +248,7 @@ fn swapped_sectors_of_a_closed_log_are_damage() {
             });
             assert_eq!(refusal(&storage).verdict, Verdict::Damaged, "sectors {a} and {b}");
             let view = view(&storage).past_damage(true);
-            read(view.read(Lsn::FIRST).unwrap()).check();
+            read(view.read(view.report().first.unwrap()).unwrap()).check();
         }
     }
 }

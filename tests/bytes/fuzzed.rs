@@ -36,6 +36,9 @@ fn a_torn_tail_beside_a_foreign_file_is_cut_after_the_repair() {
     append(&wal, 3);
     let mut batch = Batch::new();
     for lsn in 4..=6 {
+        if lsn == 6 {
+            wal.rotate().unwrap();
+        }
         batch.push(0x80, 1, &payload(lsn)).unwrap();
         wal.commit_as(&mut batch, Durability::Written).unwrap();
     }
@@ -43,6 +46,7 @@ fn a_torn_tail_beside_a_foreign_file_is_cut_after_the_repair() {
     let group = groups(&storage.read(&segment(1)).unwrap())[4];
     edit(&storage, &segment(1), |bytes| bytes[group.offset + 40] ^= 1);
     assert_eq!(view(&storage).report().verdict, Verdict::TornTail);
+    storage.remove_file(&segment(2));
     storage.plant_directory(&segment(2));
     assert_eq!(refusal(&storage).verdict, Verdict::ForeignFile);
     repair(Arc::new(storage.clone())).unwrap();

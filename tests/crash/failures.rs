@@ -289,7 +289,7 @@ fn the_sync_of_a_left_segment_that_failed_is_not_overlooked() {
     check_images(&run, "a closing sync");
 }
 
-/// The log goes on in a new segment with a group that found no room, and never writes to that file again.
+/// Scenario 8: the log goes on in a new segment with a group that found no room, and never writes to that file again.
 // faults: B083, B087
 #[test]
 fn a_group_without_room_goes_to_a_new_segment() {

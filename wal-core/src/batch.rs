@@ -114,9 +114,16 @@ pub(crate) trait Appendable {
 
     /// Counts the records, which got the LSNs from `first` on.
     fn count_in(&self, planes: &mut PlaneTable, first: u64);
+
+    /// The records have their LSNs and are the log's now.
+    fn taken(&mut self);
 }
 
 impl Appendable for Batch {
+    fn taken(&mut self) {
+        self.clear();
+    }
+
     fn body_bytes(&self) -> u64 {
         len64(self.body.len())
     }
@@ -176,6 +183,8 @@ impl<'a> Single<'a> {
 }
 
 impl Appendable for Single<'_> {
+    fn taken(&mut self) {}
+
     fn body_bytes(&self) -> u64 {
         record_bytes(self.payload_bytes)
     }

@@ -168,6 +168,10 @@ pub enum AppendError {
     /// The log was closed.
     #[error("the log is closed")]
     Closed,
+    /// Every handle was dropped before the batch was as durable as asked: opening the log again tells
+    /// whether it is there.
+    #[error("every handle of the log was dropped; the outcome is unknown until it is opened again")]
+    Abandoned,
     /// The batch holds no record.
     #[error("a batch without records cannot be appended")]
     EmptyBatch,

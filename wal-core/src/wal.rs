@@ -13,6 +13,7 @@ use crate::options::{Create, Durability, Options};
 use crate::reader::{Cursor, Position, Reader, seek};
 use crate::report::RecoveryReport;
 use crate::storage::{FsStorage, Storage};
+use crate::ticket::Ticket;
 
 /// A log, open for writing. Cheap to clone and to share; all methods take `&self`.
 ///
@@ -100,8 +101,8 @@ impl Wal {
     /// # Errors
     /// See [`AppendError`].
     pub fn append(&self, plane: u8, kind: u8, payload: &[u8]) -> Result<Lsn, AppendError> {
-        let record = Single::new(plane, kind, payload)?;
-        self.gate().commit(&record, self.gate().options.durability).map(|receipt| receipt.last)
+        let mut record = Single::new(plane, kind, payload)?;
+        self.gate().commit(&mut record, self.gate().options.durability).map(|receipt| receipt.last)
     }
 
     /// Appends a batch, whole or not at all, and waits until it is as durable as the options say. The batch is empty
@@ -119,11 +120,25 @@ impl Wal {
     /// # Errors
     /// As [`Wal::commit`].
     pub fn commit_as(&self, batch: &mut Batch, durability: Durability) -> Result<Receipt, AppendError> {
-        let result = self.gate().commit(batch, durability);
-        if matches!(result, Ok(_) | Err(AppendError::Poisoned(_))) {
-            batch.clear();
-        }
-        result
+        self.gate().commit(batch, durability)
+    }
+
+    /// Appends a batch and returns at once, with its LSNs and a [`Ticket`] to wait for or to poll. It will be as
+    /// durable as the options say.
+    ///
+    /// # Errors
+    /// As [`Wal::commit`], but for what only waiting can tell.
+    pub fn submit(&self, batch: &mut Batch) -> Result<Ticket, AppendError> {
+        self.submit_as(batch, self.gate().options.durability)
+    }
+
+    /// Appends a batch and returns at once; it will be as durable as asked.
+    ///
+    /// # Errors
+    /// As [`Wal::submit`].
+    pub fn submit_as(&self, batch: &mut Batch, durability: Durability) -> Result<Ticket, AppendError> {
+        let receipt = self.gate().submit(batch, durability)?;
+        Ok(Ticket::new(Arc::clone(self.gate()), receipt, durability))
     }
 
     /// Waits until everything appended so far is durable.

@@ -54,6 +54,7 @@ impl Gate {
                 testified = self.write_group(active, &mut group, offset)?;
                 if sync && group.written_members {
                     self.done.notify_all();
+                    drop(self.wake(self.state.lock()));
                 }
             }
             if sync {
@@ -78,7 +79,7 @@ impl Gate {
         self.done.notify_all();
         self.poke_thread(&state);
         self.release_if_idle(&state);
-        state
+        self.wake(state)
     }
 
     /// One write for the whole group, and the link before it if it begins a segment. Answers the

@@ -33,6 +33,7 @@ use crate::wire::len64;
 
 mod close;
 mod lead;
+mod polled;
 mod rotate;
 mod thread;
 
@@ -167,6 +168,9 @@ struct State {
     thread: Option<std::thread::JoinHandle<()>>,
     /// The I/O thread sleeps until it is woken.
     resting: bool,
+    /// Up to here the I/O thread is asked to lead, for tickets that nobody waits for.
+    asked_for: u64,
+    wakers: polled::Wakers,
 }
 
 impl State {
@@ -248,6 +252,8 @@ impl Gate {
             dropped: false,
             thread: None,
             resting: false,
+            asked_for: 0,
+            wakers: polled::Wakers::default(),
         };
         Gate {
             chain,
@@ -263,9 +269,44 @@ impl Gate {
     /// Appends a batch and waits until it is as durable as `level` says.
     pub(crate) fn commit(
         self: &Arc<Self>,
-        batch: &impl Appendable,
+        batch: &mut impl Appendable,
         level: Durability,
     ) -> Result<Receipt, AppendError> {
+        let (state, receipt) = self.stage(batch, level)?;
+        if level == Durability::Buffered {
+            self.after_buffered(state);
+            return Ok(receipt);
+        }
+        self.wait_for(state, receipt.last.number(), level)?;
+        Ok(receipt)
+    }
+
+    /// Appends a batch; whoever leads its group will make it as durable as `level` says.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        batch: &mut impl Appendable,
+        level: Durability,
+    ) -> Result<Receipt, AppendError> {
+        let (state, receipt) = self.stage(batch, level)?;
+        self.after_buffered(state);
+        Ok(receipt)
+    }
+
+    /// Nobody waits for what was staged: the I/O thread writes it once there is much.
+    fn after_buffered(&self, state: Guard<'_>) {
+        let much = state.filling.buffer.len() >= BUFFERED_WRITE_BYTES && !state.leader;
+        drop(state);
+        if much {
+            self.work.notify_one();
+        }
+    }
+
+    /// Gives a batch its LSNs and its place in the filling group.
+    fn stage<'a>(
+        self: &'a Arc<Self>,
+        batch: &mut impl Appendable,
+        level: Durability,
+    ) -> Result<(Guard<'a>, Receipt), AppendError> {
         if batch.records() == 0 {
             return Err(AppendError::EmptyBatch);
         }
@@ -275,8 +316,7 @@ impl Gate {
                 limit: self.options.record_bytes_max,
             });
         }
-        let mut state = self.state.lock();
-        state = self.make_place(state, batch)?;
+        let mut state = self.make_place(self.state.lock(), &*batch)?;
         let first = state.next;
         let last = first + u64::from(batch.records()) - 1;
         let (Some(first_lsn), Some(last_lsn)) = (Lsn::new(first), Lsn::new(last)) else {
@@ -293,17 +333,8 @@ impl Gate {
         state.filling.written_members |= level == Durability::Written;
         state.next = last + 1;
         self.chain.publish_next(last + 1);
-        let receipt = Receipt { first: first_lsn, last: last_lsn };
-        if level == Durability::Buffered {
-            let much = state.filling.buffer.len() >= BUFFERED_WRITE_BYTES && !state.leader;
-            drop(state);
-            if much {
-                self.work.notify_one();
-            }
-            return Ok(receipt);
-        }
-        self.wait_for(state, last, level)?;
-        Ok(receipt)
+        batch.taken();
+        Ok((state, Receipt { first: first_lsn, last: last_lsn }))
     }
 
     /// Waits until `lsn` is as durable as `level` says.
@@ -347,14 +378,8 @@ impl Gate {
         level: Durability,
     ) -> Result<(), AppendError> {
         loop {
-            if self.reached(lsn, level) {
-                return Ok(());
-            }
-            if let Some(poison) = &state.poison {
-                return Err(AppendError::Poisoned(Arc::clone(poison)));
-            }
-            if state.closed {
-                return Err(AppendError::Closed);
+            if let Some(outcome) = self.outcome(&state, lsn, level) {
+                return outcome;
             }
             if level == Durability::Synced {
                 state.sync_wanted = state.sync_wanted.max(lsn);

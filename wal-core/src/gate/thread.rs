@@ -27,7 +27,7 @@ impl Gate {
             .is_some_and(|active| self.wants_room(state, active) || self.wants_next(state, active));
         let beacon =
             state.resting && self.chain.durable() > state.testified && !self.options.beacon_idle.is_zero();
-        if low || beacon || !state.finished.is_empty() {
+        if low || beacon || self.is_asked(state) || !state.finished.is_empty() {
             self.work.notify_one();
         }
     }
@@ -80,11 +80,11 @@ impl Gate {
                 continue;
             }
             if state.stalled.is_some() && !state.leader {
-                self.work.wait_for(&mut state, STALL_RETRY);
-                state = self.lead_if_free(state);
+                state = self.retry_stalled(state);
                 continue;
             }
-            if state.filling.buffer.len() >= BUFFERED_WRITE_BYTES && !state.leader {
+            let much = state.filling.buffer.len() >= BUFFERED_WRITE_BYTES && !state.leader;
+            if much || self.is_asked(&state) {
                 state = self.lead(state);
                 continue;
             }
@@ -93,6 +93,7 @@ impl Gate {
         if state.dropped && !state.closing && !state.closed {
             state = self.write_what_is_staged(state);
         }
+        state = self.wake(state);
         self.release_if_idle(&state);
     }
 

@@ -1,0 +1,188 @@
+//! Living with a log: tickets that are waited for, polled, dropped, and left behind.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use planewal::storage::{Fault, FaultStorage, MemStorage, Op};
+use planewal::{AppendError, Batch, Durability, Lsn, Options, Ticket, Wal};
+
+/// Wakes the one thread that polls, and counts how often.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    bell: Condvar,
+    times: AtomicUsize,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        *self.rung.lock().unwrap() = true;
+        self.bell.notify_all();
+    }
+}
+
+impl Bell {
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.bell.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+/// The smallest executor: polls all that are pending whenever it is woken.
+fn run(tickets: Vec<Ticket>) -> Vec<Result<Lsn, AppendError>> {
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(Arc::clone(&bell));
+    let mut context = Context::from_waker(&waker);
+    let mut pending: Vec<_> = tickets.into_iter().map(Box::pin).collect();
+    let mut outcomes = Vec::new();
+    while !pending.is_empty() {
+        pending.retain_mut(|ticket| match ticket.as_mut().poll(&mut context) {
+            Poll::Ready(outcome) => {
+                outcomes.push(outcome.map(|receipt| receipt.last));
+                false
+            }
+            Poll::Pending => true,
+        });
+        if !pending.is_empty() {
+            bell.wait();
+        }
+    }
+    outcomes
+}
+
+fn small() -> Options {
+    Options { segment_bytes: 64 << 10, prepare_bytes: 16 << 10, group_bytes: 16 << 10, ..Options::default() }
+}
+
+fn batch(number: u64) -> Batch {
+    let mut batch = Batch::new();
+    batch.push(0x80, 1, &number.to_le_bytes()).unwrap();
+    batch
+}
+
+#[test]
+fn ten_thousand_tickets_that_are_only_polled_all_resolve() {
+    let disk = MemStorage::new(1);
+    let wal = Wal::open_on(Arc::new(disk.clone()), small()).unwrap();
+    let levels = [Durability::Buffered, Durability::Written, Durability::Synced];
+    let tickets: Vec<Ticket> =
+        (0..10_000_u64).map(|n| wal.submit_as(&mut batch(n), levels[(n % 3) as usize]).unwrap()).collect();
+    let outcomes = run(tickets);
+    assert_eq!(outcomes.len(), 10_000);
+    assert!(outcomes.iter().all(Result::is_ok));
+    let last_synced = wal.durable().unwrap().number();
+    assert!(last_synced >= 9_999, "{last_synced}");
+    // Nothing acknowledged is lost when the process dies right then.
+    let wal = Wal::open_on(Arc::new(disk.fork_live()), small()).unwrap();
+    assert!(wal.last().unwrap().number() >= last_synced);
+}
+
+#[test]
+fn what_polled_tickets_acknowledged_survives_a_loss_of_power_at_any_moment() {
+    let disk = MemStorage::new(2);
+    let storage = FaultStorage::new(Arc::new(disk.clone()));
+    let acknowledged = Arc::new(Mutex::new(0_u64));
+    let images = Arc::new(Mutex::new(Vec::new()));
+    {
+        let (disk, acknowledged, images) = (disk.clone(), Arc::clone(&acknowledged), Arc::clone(&images));
+        storage.on_call(move |_, _| {
+            // The mark first: what is acknowledged between the two is in the image as well.
+            let mark = *acknowledged.lock().unwrap();
+            images.lock().unwrap().push((mark, disk.crash(&planewal::storage::CrashPlan::Nothing)));
+        });
+    }
+    let wal = Wal::open_on(Arc::new(storage), small()).unwrap();
+    for round in 0..20 {
+        let tickets: Vec<Ticket> = (0..50).map(|n| wal.submit(&mut batch(round * 50 + n)).unwrap()).collect();
+        for outcome in run(tickets) {
+            let lsn = outcome.unwrap().number();
+            let mut acknowledged = acknowledged.lock().unwrap();
+            *acknowledged = lsn.max(*acknowledged);
+        }
+    }
+    drop(wal);
+    let images = std::mem::take(&mut *images.lock().unwrap());
+    assert!(images.len() > 20);
+    for (mark, image) in images {
+        let wal = Wal::open_on(Arc::new(image), small()).unwrap();
+        let last = wal.last().map_or(0, Lsn::number);
+        assert!(last >= mark, "{mark} acknowledged, {last} kept");
+    }
+}
+
+#[test]
+fn a_dropped_ticket_cancels_nothing() {
+    let wal = Wal::open_on(Arc::new(MemStorage::new(3)), small()).unwrap();
+    let lsn = wal.submit(&mut batch(1)).unwrap().lsn();
+    wal.wait_durable(lsn).unwrap();
+    let mut reader = wal.read(lsn).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().payload, 1_u64.to_le_bytes());
+    // A ticket that was polled, and is then dropped by everybody: the thread leads all the same.
+    let lsn = {
+        let ticket = wal.submit(&mut batch(2)).unwrap();
+        let lsn = ticket.lsn();
+        let bell = Arc::new(Bell::default());
+        let waker = Waker::from(bell);
+        let mut ticket = pin!(ticket);
+        let _ = ticket.as_mut().poll(&mut Context::from_waker(&waker));
+        lsn
+    };
+    while wal.durable() < Some(lsn) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn without_the_io_thread_polling_does_the_work() {
+    let options = Options { io_thread: false, ..small() };
+    let wal = Wal::open_on(Arc::new(MemStorage::new(4)), options).unwrap();
+    let tickets: Vec<Ticket> = (0..100).map(|n| wal.submit(&mut batch(n)).unwrap()).collect();
+    assert_eq!(run(tickets).len(), 100);
+    assert_eq!(wal.durable(), Lsn::new(100));
+}
+
+#[test]
+fn a_ticket_says_when_its_time_is_up_and_still_resolves() {
+    let storage = FaultStorage::new(Arc::new(MemStorage::new(5)));
+    let wal = Wal::open_on(Arc::new(storage.clone()), small()).unwrap();
+    wal.append(0x80, 1, b"makes the segment").unwrap();
+    storage.inject(Fault::hang().at(Op::Sync, 1));
+    let ticket = wal.submit(&mut batch(1)).unwrap();
+    assert!(ticket.wait_timeout(Duration::from_millis(5)).unwrap().is_none(), "the sync hangs");
+    storage.release();
+    assert_eq!(ticket.wait().unwrap().last, ticket.lsn());
+}
+
+#[test]
+fn a_failed_sync_wakes_everybody_with_the_error() {
+    let storage = FaultStorage::new(Arc::new(MemStorage::new(6)));
+    let wal = Wal::open_on(Arc::new(storage.clone()), small()).unwrap();
+    wal.append(0x80, 1, b"makes the segment").unwrap();
+    storage.inject(Fault::error(io::ErrorKind::Other).at(Op::Sync, 1).sticky());
+    let tickets: Vec<Ticket> = (0..100).map(|n| wal.submit(&mut batch(n)).unwrap()).collect();
+    let outcomes = run(tickets);
+    assert_eq!(outcomes.len(), 100);
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(AppendError::Poisoned(_)))));
+}
+
+#[test]
+fn tickets_of_a_log_whose_handles_are_gone_are_answered() {
+    let storage = FaultStorage::new(Arc::new(MemStorage::new(7)));
+    let wal = Wal::open_on(Arc::new(storage.clone()), small()).unwrap();
+    wal.append(0x80, 1, b"makes the segment").unwrap();
+    let ticket = wal.submit(&mut batch(1)).unwrap();
+    let written = wal.submit_as(&mut batch(2), Durability::Written).unwrap();
+    drop(wal);
+    assert!(matches!(ticket.wait(), Err(AppendError::Abandoned)) || ticket.wait().is_ok());
+    assert!(written.wait().is_ok(), "dropping the last handle writes what is staged");
+}

@@ -1,0 +1,155 @@
+//! Tickets that nobody waits for in a blocking way: their wakers, and the word to the I/O thread.
+//!
+//! Wakers are never woken under the lock: an executor may poll again right away, from the same thread.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+use parking_lot::MutexGuard;
+
+use super::{Gate, Guard, STALL_RETRY, State};
+use crate::error::AppendError;
+use crate::lsn::Lsn;
+use crate::options::Durability;
+
+/// Who is to be woken when a mark reaches an LSN.
+#[derive(Debug, Default)]
+pub(super) struct Wakers {
+    /// By LSN and ticket number.
+    written: BTreeMap<(u64, u64), Waker>,
+    synced: BTreeMap<(u64, u64), Waker>,
+    last_number: u64,
+}
+
+impl Wakers {
+    fn of(&mut self, level: Durability) -> &mut BTreeMap<(u64, u64), Waker> {
+        if level == Durability::Synced { &mut self.synced } else { &mut self.written }
+    }
+
+    fn take_reached(&mut self, written: u64, durable: u64) -> Vec<Waker> {
+        let mut reached = Vec::new();
+        for (wakers, mark) in [(&mut self.written, written), (&mut self.synced, durable)] {
+            while let Some(entry) = wakers.first_entry().filter(|entry| entry.key().0 <= mark) {
+                reached.push(entry.remove());
+            }
+        }
+        reached
+    }
+}
+
+impl Gate {
+    /// What can be said at once about an LSN at a level.
+    pub(super) fn outcome(
+        &self,
+        state: &State,
+        lsn: u64,
+        level: Durability,
+    ) -> Option<Result<(), AppendError>> {
+        if self.reached(lsn, level) {
+            return Some(Ok(()));
+        }
+        if let Some(poison) = &state.poison {
+            return Some(Err(AppendError::Poisoned(Arc::clone(poison))));
+        }
+        if state.closed {
+            return Some(Err(AppendError::Closed));
+        }
+        (state.dropped && !state.closing).then_some(Err(AppendError::Abandoned))
+    }
+
+    /// A ticket is polled.
+    pub(crate) fn poll(
+        self: &Arc<Self>,
+        lsn: Lsn,
+        level: Durability,
+        number: &mut u64,
+        waker: &Waker,
+    ) -> Poll<Result<(), AppendError>> {
+        let mut state = self.state.lock();
+        if let Some(outcome) = self.outcome(&state, lsn.number(), level) {
+            return Poll::Ready(outcome);
+        }
+        if state.thread.is_none() {
+            // Without the thread there is nobody else: polling does the work.
+            return Poll::Ready(self.wait_for(state, lsn.number(), level));
+        }
+        if *number == 0 {
+            state.wakers.last_number += 1;
+            *number = state.wakers.last_number;
+        }
+        state.wakers.of(level).insert((lsn.number(), *number), waker.clone());
+        self.ask_thread(&mut state, lsn.number());
+        Poll::Pending
+    }
+
+    /// A ticket is gone; its batch is not.
+    pub(crate) fn forget_ticket(self: &Arc<Self>, lsn: Lsn, level: Durability, number: u64) {
+        if self.reached(lsn.number(), level) && number == 0 {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.wakers.of(level).remove(&(lsn.number(), number));
+        if self.outcome(&state, lsn.number(), level).is_none() {
+            self.ask_thread(&mut state, lsn.number());
+        }
+    }
+
+    /// Waits until a moment, without leading; answers whether the mark was reached.
+    pub(crate) fn wait_until(
+        self: &Arc<Self>,
+        lsn: Lsn,
+        level: Durability,
+        until: Option<Instant>,
+    ) -> Result<bool, AppendError> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(outcome) = self.outcome(&state, lsn.number(), level) {
+                return outcome.map(|()| true);
+            }
+            if state.thread.is_none() {
+                return self.wait_for(state, lsn.number(), level).map(|()| true);
+            }
+            self.ask_thread(&mut state, lsn.number());
+            match until {
+                None => self.done.wait(&mut state),
+                Some(until) => {
+                    if self.done.wait_until(&mut state, until).timed_out() {
+                        return self
+                            .outcome(&state, lsn.number(), level)
+                            .map_or(Ok(false), |o| o.map(|()| true));
+                    }
+                }
+            }
+        }
+    }
+
+    fn ask_thread(&self, state: &mut State, lsn: u64) {
+        state.asked_for = state.asked_for.max(lsn);
+        self.work.notify_one();
+    }
+
+    /// Whether the I/O thread is asked to lead and could.
+    pub(super) fn is_asked(&self, state: &State) -> bool {
+        !state.leader && !state.filling.is_empty() && state.asked_for >= state.filling.first
+    }
+
+    /// Wakes whoever waits for what is reached; or everybody, when nothing more will be.
+    pub(super) fn wake<'a>(&self, mut state: Guard<'a>) -> Guard<'a> {
+        let over = state.poison.is_some() || state.closed || (state.dropped && !state.closing);
+        let (written, durable) =
+            if over { (u64::MAX, u64::MAX) } else { (self.chain.written(), self.chain.durable()) };
+        let wakers = state.wakers.take_reached(written, durable);
+        if !wakers.is_empty() {
+            MutexGuard::unlocked(&mut state, || wakers.into_iter().for_each(Waker::wake));
+        }
+        state
+    }
+
+    /// Lets the I/O thread try a stalled group again.
+    pub(super) fn retry_stalled<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Guard<'a> {
+        self.work.wait_for(&mut state, STALL_RETRY);
+        self.lead_if_free(state)
+    }
+}
