@@ -164,7 +164,7 @@ fn a_look_up_reads_less_than_64_kib() {
     while wal.segments().len() < 2 || wal.segments()[1].end < 60 << 20 {
         for _ in 0..1000 {
             // Every second record in a frame of its own, others three together.
-            let count = if last.number() % 2 == 0 { 1 } else { 3 };
+            let count = if last.number().is_multiple_of(2) { 1 } else { 3 };
             for _ in 0..count {
                 batch.push(0x80, 1, &[7; 240]).unwrap();
             }

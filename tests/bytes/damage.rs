@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use planewal::{Lsn, OpenError, Options, Proof, Recovery, Verdict, Wal};
+use planewal::storage::MemStorage;
+use planewal::{Batch, Durability, Lsn, OpenError, Options, Proof, Recovery, Verdict, Wal};
 
 use crate::support::{
-    CONTROL, SLOT, append, closed, contents, edit, frames, groups, long, numbers, open, put_u32,
+    CONTROL, SLOT, append, closed, contents, edit, frames, groups, long, numbers, open, payload, put_u32,
     quick_refusal, read, refusal, reseal_frame, segment, stride, unclean, view, works,
 };
 
@@ -30,7 +31,7 @@ fn an_unclean_log_cut_at_any_byte_of_its_last_frame_has_a_torn_tail() {
     }
 }
 
-fn tail_is_torn(storage: &planewal::storage::MemStorage, nothing_left: bool, what: &str) {
+fn tail_is_torn(storage: &MemStorage, nothing_left: bool, what: &str) {
     let view = view(storage);
     let report = view.report();
     let expected = if nothing_left { Verdict::Clean } else { Verdict::TornTail };
@@ -249,6 +250,32 @@ fn swapped_sectors_of_a_closed_log_are_damage() {
             assert_eq!(refusal(&storage).verdict, Verdict::Damaged, "sectors {a} and {b}");
             let view = view(&storage).past_damage(true);
             read(view.read(view.report().first.unwrap()).unwrap()).check();
+        }
+    }
+}
+
+// Groups that were never synced reach the disk in any order.
+// faults: B013, B019, B085
+#[test]
+fn a_torn_group_before_a_whole_one_is_cut_with_it() {
+    for torn in 4..=6 {
+        for offset in [0, 40] {
+            let storage = MemStorage::new(7);
+            let wal = open(&storage);
+            append(&wal, 3);
+            let mut batch = Batch::new();
+            for lsn in 4..=6 {
+                batch.push(0x80, 1, &payload(lsn)).unwrap();
+                wal.commit_as(&mut batch, Durability::Written).unwrap();
+            }
+            drop(wal);
+            let group = groups(&storage.read(&segment(1)).unwrap())[torn - 1];
+            edit(&storage, &segment(1), |bytes| bytes[group.offset + offset] ^= 1);
+            let report = view(&storage).report().clone();
+            assert_eq!((report.verdict, report.proof), (Verdict::TornTail, Proof::Unproved), "LSN {torn}");
+            assert_eq!(report.segments[0].end, group.offset as u64, "LSN {torn}: it ends where it is cut");
+            let (reading, next) = works(&storage);
+            assert_eq!((reading.lsns(), next), (numbers(torn as u64 - 1), torn as u64), "LSN {torn}");
         }
     }
 }

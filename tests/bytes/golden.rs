@@ -16,8 +16,10 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1")
 }
 
+type Recipe = fn() -> MemStorage;
+
 /// Every log, with the recipe that makes it again.
-const RECIPES: [(&str, fn() -> MemStorage); 5] = [
+const RECIPES: [(&str, Recipe); 5] = [
     ("closed", closed),
     ("unclean", unclean),
     ("sieved", || fuzzing::sample(Scene::Sieved, 1).storage),
@@ -82,7 +84,7 @@ fn control() -> MemStorage {
 }
 
 /// The recipe's log; the creation time is the one field that does not follow from it.
-fn made(recipe: fn() -> MemStorage) -> MemStorage {
+fn made(recipe: Recipe) -> MemStorage {
     let storage = recipe();
     fuzzing::set_creation_time(&storage, 1_700_000_000_000_000_000);
     storage

@@ -136,6 +136,18 @@ pub(crate) struct Predecessor {
     pub(crate) end: u64,
 }
 
+impl Predecessor {
+    /// A stand-in is named as the last segment that it stands for.
+    pub(crate) fn of(piece: &Piece) -> Predecessor {
+        let original = piece
+            .sieve
+            .as_ref()
+            .and_then(|sieve| Some((sieve.run.last()?.file_id, sieve.original_last, sieve.original_end)));
+        let (file_id, last, end) = original.unwrap_or((piece.file_id, piece.last, piece.end));
+        Predecessor { id: piece.id, file_id, last, end }
+    }
+}
+
 /// What is known of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -26,6 +26,7 @@ use std::io;
 
 use crate::error::StorageError;
 use crate::io_util::{read_full, write_full};
+use crate::lsn::Lsn;
 use crate::storage::{Access, Storage, StorageFile};
 use crate::wire::{Cursor, Put, crc, len_usize, len64, padded};
 
@@ -384,13 +385,18 @@ fn parse_state(cursor: &mut Cursor<'_>, flags: u32) -> Option<ControlState> {
         c.zeros(len_usize(padded(u64::from(length)) - u64::from(length)))?;
         Some(Section { tag, bytes })
     })?;
-    let numbers = state.log_id != [0; 16]
-        && state.epoch != 0
-        && state.first_kept != 0
-        && state.base != 0
-        && state.next_segment_id != 0
-        && state.least_next != 0;
-    (numbers && cursor.remaining() == 0).then_some(state)
+    let positive = [state.epoch, state.first_kept, state.base, state.next_segment_id, state.least_next];
+    let in_range = |number: &u64| *number <= Lsn::MAX_NUMBER;
+    let rows = state.losses.iter().flat_map(|row| [row.segment_id, row.first, row.last]);
+    let rows = rows.chain(state.begun.iter().map(|row| row.file.segment_id));
+    let rows = rows.chain(state.abandoned.iter().map(|row| row.segment_id));
+    let rows = rows.chain(state.ancestors.iter().flat_map(|row| [row.last_segment_id, row.last_lsn]));
+    let rows = rows.chain(state.history.iter().flat_map(|row| [row.epoch, row.kept]));
+    let sound = state.log_id != [0; 16]
+        && positive.iter().all(|number| *number != 0 && in_range(number))
+        && [state.durable, clean.segment_id, clean.last].iter().all(in_range)
+        && rows.clone().all(|number| in_range(&number));
+    (sound && cursor.remaining() == 0).then_some(state)
 }
 
 fn parse_rows<T>(

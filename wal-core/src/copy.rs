@@ -185,13 +185,22 @@ impl PendingCopy {
                 copy.index.add(first, copy.end);
                 let draft =
                     FrameDraft { kind: FrameKind::Records, first_lsn: first, records, durable: self.durable };
-                pending.extend_from_slice(&draft.frame(salt, copy.end, body));
-                copy.end = written_to + len64(pending.len());
-                if pending.len() >= SCAN_CHUNK_BYTES {
-                    write_full(&*file, written_to, &pending).map_err(failed("write"))?;
-                    written_to = copy.end;
-                    pending.clear();
+                let (header, padding) = draft.around(salt, copy.end, body);
+                for part in [&header[..], body, padding] {
+                    // A large body goes to disk from where it lies.
+                    if pending.len() + part.len() > 2 * SCAN_CHUNK_BYTES {
+                        write_full(&*file, written_to, &pending).map_err(failed("write"))?;
+                        written_to += len64(pending.len());
+                        pending.clear();
+                    }
+                    if part.len() > SCAN_CHUNK_BYTES {
+                        write_full(&*file, written_to, part).map_err(failed("write"))?;
+                        written_to += len64(part.len());
+                    } else {
+                        pending.extend_from_slice(part);
+                    }
                 }
+                copy.end = written_to + len64(pending.len());
                 Ok(true)
             })?;
         }

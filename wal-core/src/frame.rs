@@ -225,11 +225,24 @@ impl FrameDraft {
         let Some((header, body)) = frame.split_first_chunk_mut::<HEADER_BYTES>() else {
             unreachable!("a frame has a header");
         };
+        *header = self.header(salt, offset, body_bytes, crc(salt.0, body));
+    }
+
+    /// The header and the padding that go around a body which lies elsewhere.
+    pub(crate) fn around(&self, salt: Salt, offset: u64, body: &[u8]) -> ([u8; HEADER_BYTES], &'static [u8]) {
+        const ZEROS: [u8; 8] = [0; 8];
+        let body_bytes = len64(body.len());
+        let padding = crate::wire::len_usize(padded(body_bytes) - body_bytes);
+        let padding = ZEROS.get(..padding).unwrap_or_default();
+        (self.header(salt, offset, body_bytes, crc(crc(salt.0, body), padding)), padding)
+    }
+
+    fn header(&self, salt: Salt, offset: u64, body_bytes: u64, body_crc: u32) -> [u8; HEADER_BYTES] {
         let lag = (self.first_lsn - 1).saturating_sub(self.durable);
         let lag = u32::try_from(lag).unwrap_or(LAG_UNKNOWN);
-        let body_crc = if self.kind == FrameKind::Pad { 0 } else { crc(salt.0, body) };
+        let body_crc = if self.kind == FrameKind::Pad { 0 } else { body_crc };
         let length = u32::try_from(body_bytes).unwrap_or(u32::MAX);
-        let mut draft = [0_u8; HEADER_BYTES];
+        let mut header = [0_u8; HEADER_BYTES];
         let fields: [&[u8]; 6] = [
             &length.to_le_bytes(),
             &self.first_lsn.to_le_bytes(),
@@ -238,14 +251,14 @@ impl FrameDraft {
             &lag.to_le_bytes(),
             &[self.kind.byte(), 0],
         ];
-        for (place, byte) in draft.iter_mut().skip(4).zip(fields.iter().copied().flatten()) {
+        for (place, byte) in header.iter_mut().skip(4).zip(fields.iter().copied().flatten()) {
             *place = *byte;
         }
-        let check = header_crc_of(salt, offset, &draft);
-        for (place, byte) in draft.iter_mut().zip(check.to_le_bytes()) {
+        let check = header_crc_of(salt, offset, &header);
+        for (place, byte) in header.iter_mut().zip(check.to_le_bytes()) {
             *place = byte;
         }
-        *header = draft;
+        header
     }
 
     /// A whole small frame around `body`.

@@ -60,6 +60,9 @@ impl fmt::Debug for Lsn {
 pub struct SegmentId(NonZeroU64);
 
 impl SegmentId {
+    /// The highest number that the format allows, 2^63 - 1. Names with higher ones are nobody's.
+    pub const MAX_NUMBER: u64 = i64::MAX.cast_unsigned();
+
     /// The segment id with this number; `None` for 0.
     #[must_use]
     pub const fn new(number: u64) -> Option<SegmentId> {

@@ -128,12 +128,7 @@ impl Opening {
         ));
         let mut start = Start {
             next: survey.next,
-            predecessor: survey.chain.last().map(|piece| Predecessor {
-                id: piece.id,
-                file_id: piece.file_id,
-                last: piece.last,
-                end: piece.end,
-            }),
+            predecessor: survey.chain.last().map(Predecessor::of),
             kept: self.unclean.then_some(survey.last),
             branch: survey.next > survey.last + 1,
             pending_copy: None,

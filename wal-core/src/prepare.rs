@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
-use crate::control::{BEGUN_ROWS_MAX, BegunRow, ControlFile, FileRow};
+use crate::control::{BegunRow, ControlFile, FileRow};
 use crate::error::StorageError;
 use crate::io_util::write_full;
 use crate::lsn::SegmentId;
@@ -176,7 +176,8 @@ pub(crate) fn prepare(
     give_name(&**storage, &temporary, &name)?;
     let row = FileRow { segment_id: header.segment_id, file_id: header.file_id };
     control.state.begun.push(BegunRow { file: row, must_exist: true });
-    let surplus = control.state.begun.len().saturating_sub(BEGUN_ROWS_MAX / 8);
+    // Older ones are named by links that are durable: a third segment is not begun while two are not.
+    let surplus = control.state.begun.len().saturating_sub(3);
     control.state.begun.drain(..surplus);
     control.state.durable = control.state.durable.max(durable);
     control.write_both()?;

@@ -112,7 +112,8 @@ impl Reader {
     /// A reader from `start` on; `chain` says what there is.
     pub(crate) fn new(chain: Arc<Chain>, start: Lsn, past_damage: bool) -> Result<Reader, ReadError> {
         let due = start.number();
-        if let Some(first) = chain.first().filter(|&first| due < first).and_then(Lsn::new) {
+        let before = chain.first().filter(|&first| due < first && chain.lost(due).is_none());
+        if let Some(first) = before.and_then(Lsn::new) {
             return Err(ReadError::Retired { wanted: start, first });
         }
         let next = chain.next();
@@ -275,10 +276,13 @@ impl Reader {
         loop {
             let Some(place) = self.place.as_mut() else {
                 let Some(first) = self.chain.segments().into_iter().next() else { return Ok(false) };
-                self.frame_due = first.base;
-                let start = first.start;
+                let (start, base) = (first.start, first.base);
+                self.frame_due = base;
                 self.place = Some(self.open(first, start)?);
-                continue;
+                match self.chain.lost(self.due).and_then(|_| self.miss_up_to(base)) {
+                    Some(gone) => return Err(gone),
+                    None => continue,
+                }
             };
             let offset = place.walk.offset;
             let (_, end) = place.segment.reach();
@@ -339,7 +343,11 @@ impl Reader {
     /// Moves to the segment behind the current one, if there is one with anything in it.
     fn next_segment(&mut self) -> Result<bool, ReadError> {
         let Some(place) = &self.place else { return Ok(false) };
-        let Some(next) = self.chain.after(place.segment.id) else { return Ok(false) };
+        let Some(next) = self.chain.after(place.segment.id) else {
+            // What was lost at the end is told before anything follows it.
+            let lost = self.chain.lost(self.due);
+            return lost.and_then(|(_, last)| self.miss_up_to(last + 1)).map_or(Ok(false), Err);
+        };
         // The successor was published after everything in this one: a last look.
         let (last, end) = place.segment.reach();
         if place.walk.offset < end {

@@ -15,6 +15,7 @@ use crate::error::{RepairError, StorageError};
 use crate::lsn::{LogId, Lsn};
 use crate::open::lock;
 use crate::prepare::draw_log_id;
+use crate::report::lost_ranges;
 use crate::storage::{Access, LockError, Storage};
 use crate::survey::Survey;
 use crate::verdict::{Finding, Verdict};
@@ -141,13 +142,7 @@ impl RepairPlan {
             self.set_aside.push((CONTROL_NAME.to_owned(), free_name(storage, CONTROL_NAME)?));
         }
         self.accepted.extend(survey.findings.iter().filter(|finding| !finding.harmless).cloned());
-        self.lost.extend(
-            survey
-                .losses
-                .iter()
-                .filter(|row| row.first <= row.last)
-                .filter_map(|row| Lsn::new(row.first).zip(Lsn::new(row.last))),
-        );
+        self.lost = lost_ranges(survey.losses.iter(), std::mem::take(&mut self.lost));
         self.set_aside.extend(aside.iter().cloned());
         Ok(aside)
     }

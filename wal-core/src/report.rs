@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::chain::{Segment, SegmentInfo};
+use crate::control::LossRow;
 use crate::lsn::{LogId, Lsn, SegmentId};
 use crate::survey::{Extra, Survey};
 use crate::verdict::{Finding, Proof, Verdict};
@@ -74,7 +75,6 @@ impl SurveyReport {
         let segments: Vec<SegmentInfo> =
             survey.chain.iter().filter_map(|piece| Segment::found(piece.clone()).info()).collect();
         let control = survey.control.as_ref();
-        let pair = |first, last| Lsn::new(first).zip(Lsn::new(last)).filter(|(first, last)| first <= last);
         let base = survey.chain.first().map_or(1, |piece| piece.base);
         SurveyReport {
             verdict: survey.verdict,
@@ -90,9 +90,7 @@ impl SurveyReport {
             findings: survey.findings.clone(),
             unlisted_findings: survey.unlisted,
             extras: survey.extras.iter().map(ExtraFile::new).collect(),
-            lost: control.map_or_else(Vec::new, |control| {
-                control.losses.iter().filter_map(|row| pair(row.first, row.last)).collect()
-            }),
+            lost: control.map_or_else(Vec::new, |control| lost_ranges(control.losses.iter(), Vec::new())),
             ancestors: control.map_or_else(Vec::new, |control| {
                 control
                     .ancestors
@@ -110,6 +108,27 @@ impl SurveyReport {
             bytes_read: survey.bytes_read,
         }
     }
+}
+
+/// Adds the ranges of some loss rows to others; what two of them tell is told once.
+pub(crate) fn lost_ranges<'a>(
+    rows: impl Iterator<Item = &'a LossRow>,
+    known: Vec<(Lsn, Lsn)>,
+) -> Vec<(Lsn, Lsn)> {
+    let mut all = known;
+    all.extend(
+        rows.filter(|row| row.first <= row.last)
+            .filter_map(|row| Lsn::new(row.first).zip(Lsn::new(row.last))),
+    );
+    all.sort_unstable();
+    let mut ranges: Vec<(Lsn, Lsn)> = Vec::new();
+    for (first, last) in all {
+        match ranges.last_mut() {
+            Some(before) if first <= before.1 => before.1 = before.1.max(last),
+            _ => ranges.push((first, last)),
+        }
+    }
+    ranges
 }
 
 impl ExtraFile {

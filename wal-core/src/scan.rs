@@ -47,10 +47,10 @@ impl Window {
 
     /// Has `count` bytes at `offset` in the buffer, or as many as the file has.
     fn fill(&mut self, offset: u64, count: usize) -> io::Result<()> {
-        if self.range(offset, count).is_some() {
+        let left = len_usize(self.limit.saturating_sub(offset));
+        if self.range(offset, count.min(left)).is_some() {
             return Ok(());
         }
-        let left = len_usize(self.limit.saturating_sub(offset));
         let want = count.max(self.chunk).min(left);
         if self.buffer.capacity() > 2 * self.chunk && want <= self.chunk {
             self.buffer = Vec::new();

@@ -157,7 +157,8 @@ impl SegmentHeader {
             && header.log_id != [0; 16]
             && header.segment_id != 0
             && header.file_id != 0
-            && header.epoch != 0;
+            && header.epoch != 0
+            && header.epoch <= Lsn::MAX_NUMBER;
         sound.then_some(HeaderPage::Valid(header))
     }
 }

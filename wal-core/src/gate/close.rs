@@ -183,6 +183,9 @@ impl Gate {
         if let Some(ready) = ready {
             control.state.begun.retain(|begun| begun.file.segment_id != ready.header.segment_id);
         }
+        if let Some(clean) = clean {
+            control.state.begun.retain(|begun| begun.file.segment_id == clean.segment_id);
+        }
         control.state.clean = clean;
         control.state.durable = control.state.durable.max(self.chain.durable());
         control.write_both()?;

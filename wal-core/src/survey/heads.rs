@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::Surveyor;
+use crate::control::FileRow;
 use crate::frame::{FrameKind, Salt};
 use crate::scan::{Walk, Window};
 use crate::segment::{HEADER_PAGE_BYTES, HeaderPage, Link, SegmentHeader, Sieve};
@@ -27,8 +28,8 @@ pub(super) enum Head {
         header: SegmentHeader,
         first: FirstFrames,
     },
-    /// The header does not check; a link or the control file may know the file id.
-    Rotten,
+    /// The header does not check; where the control file names the file, its frames still can be read.
+    Rotten(Option<(u64, FirstFrames)>),
     Newer(u32),
     Alien(String),
     Unreadable(String),
@@ -89,7 +90,12 @@ impl Surveyor<'_> {
         let header = match read_header(&file)? {
             HeaderPage::Valid(header) => header,
             HeaderPage::Newer { version } => return Ok(Head::Newer(version)),
-            HeaderPage::Invalid => return Ok(Head::Rotten),
+            HeaderPage::Invalid => {
+                let named = self.named_file_id(id);
+                let first =
+                    named.map(|file_id| Ok((file_id, read_first_frames(file, self.salt(id, file_id))?)));
+                return first.transpose().map(Head::Rotten);
+            }
         };
         if header.segment_id != id {
             return Ok(Head::Alien(format!("its header says segment {}", header.segment_id)));
@@ -100,6 +106,15 @@ impl Surveyor<'_> {
         }
         let first = read_first_frames(file, header.salt())?;
         Ok(Head::Ours { header, first })
+    }
+
+    /// The file id that the control file knows for a segment.
+    pub(super) fn named_file_id(&self, id: u64) -> Option<u64> {
+        let control = self.control.as_ref()?;
+        let begun = control.begun.iter().map(|row| row.file);
+        let clean =
+            control.clean.map(|clean| FileRow { segment_id: clean.segment_id, file_id: clean.file_id });
+        begun.chain(clean).find(|row| row.segment_id == id).map(|row| row.file_id)
     }
 
     fn is_ours(&self, header: &SegmentHeader) -> bool {

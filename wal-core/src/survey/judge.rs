@@ -16,9 +16,6 @@ impl Surveyor<'_> {
             self.judge_hole(hole, &mut judged);
         }
         self.judge_control(&mut judged);
-        if self.pieces.is_empty() && self.durable >= self.due && judged.refusal.is_none() {
-            self.judge_vanished(&mut judged);
-        }
         let (verdict, proof) = judged.verdict();
         let (pieces, last) = self.keep(&judged)?;
         let next = (last + 1).max(self.control.as_ref().map_or(1, |control| control.least_next));
@@ -126,7 +123,9 @@ impl Surveyor<'_> {
             return;
         }
         if row.action == Action::Cut {
-            judged.cut_at = Some((hole.piece, hole.offset, hole.due.saturating_sub(1)));
+            // Without its link nothing of a segment is kept.
+            let offset = if hole.place == Place::Link { 0 } else { hole.offset };
+            judged.cut_at = Some((hole.piece, offset, hole.due.saturating_sub(1)));
             judged.torn = row.verdict == Verdict::TornTail;
             judged.closed = hole.clean && row.verdict != Verdict::TornTail;
         }
@@ -194,25 +193,6 @@ impl Surveyor<'_> {
                 }
             }
         }
-    }
-
-    /// Records were durable, and no segment is there.
-    fn judge_vanished(&self, judged: &mut Judged) {
-        let missing = Lsn::new(self.due).zip(Lsn::new(self.durable));
-        let id = self.first_kept().max(1);
-        let finding = Finding {
-            label: "missing-proved",
-            verdict: Verdict::MissingSegment,
-            proof: Proof::Proved,
-            file: SegmentId::new(id).map_or_else(String::new, SegmentId::file_name),
-            segment: SegmentId::new(id),
-            offset: 0,
-            lsn: Lsn::new(self.due),
-            missing,
-            harmless: false,
-            evidence: format!("no segment holds a record; LSN {} was proved durable", self.durable),
-        };
-        judged.add(finding, Action::Refuse);
     }
 
     /// The pieces that hold what is kept; the others become extras.

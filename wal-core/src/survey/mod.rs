@@ -15,7 +15,7 @@ use crate::scan::{FrameAt, SCAN_CHUNK_BYTES, Walk, Window};
 use crate::segment::{HEADER_PAGE_BYTES, Link, Sieve};
 use crate::storage::{Access, Entry, EntryKind, Storage, StorageFile};
 use crate::verdict::{Finding, Place, Proof, Verdict};
-use heads::{Head, Member};
+use heads::{FirstFrames, Head, Member};
 
 pub(crate) use piece::{Piece, Shown, Skip};
 
@@ -119,6 +119,15 @@ enum Element {
     Absent(FileRow),
 }
 
+impl Element {
+    fn member(&self) -> Option<usize> {
+        match self {
+            Element::Present { member, .. } => Some(*member),
+            Element::Absent(_) => None,
+        }
+    }
+}
+
 /// A place that does not check.
 #[derive(Debug)]
 struct Hole {
@@ -155,6 +164,8 @@ struct Surveyor<'a> {
     members: Vec<Member>,
     pieces: Vec<Piece>,
     holes: Vec<Hole>,
+    /// The highest id on the chain of links.
+    top: u64,
     /// Holes that were too many to note.
     unnoted: u64,
     /// The holes behind which no valid frame was seen yet.
@@ -182,6 +193,7 @@ impl<'a> Surveyor<'a> {
             members: Vec::new(),
             pieces: Vec::new(),
             holes: Vec::new(),
+            top: 0,
             unnoted: 0,
             open_holes: Vec::new(),
             extras: Vec::new(),
@@ -198,15 +210,15 @@ impl<'a> Surveyor<'a> {
 
     fn sort_entry(&mut self, entry: Entry) {
         if let Some(id) = SegmentId::from_file_name(&entry.name) {
-            self.highest_id = self.highest_id.max(id.number());
             let head = match entry.kind {
-                EntryKind::File => Head::Rotten,
+                _ if !self.count_id(id) => Head::Alien("its number is out of range".to_owned()),
+                EntryKind::File => Head::Rotten(None),
                 kind => Head::Alien(format!("not a regular file but a {}", kind_name(kind))),
             };
             self.members.push(Member { id: id.number(), name: entry.name, bytes: entry.len, head });
         } else if let Some(base) = entry.name.strip_suffix(".tmp") {
             if let Some(id) = SegmentId::from_file_name(base) {
-                self.highest_id = self.highest_id.max(id.number());
+                self.count_id(id);
             } else if base != CONTROL_NAME {
                 return;
             }
@@ -216,26 +228,36 @@ impl<'a> Surveyor<'a> {
         } else if let Some(id) =
             entry.name.split_once(".aside-").and_then(|(base, _)| SegmentId::from_file_name(base))
         {
+            self.count_id(id);
+        }
+    }
+
+    /// Counts an id in a name; answers whether it is in range.
+    fn count_id(&mut self, id: SegmentId) -> bool {
+        let in_range = id.number() <= SegmentId::MAX_NUMBER;
+        if in_range {
             self.highest_id = self.highest_id.max(id.number());
         }
+        in_range
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
         Ok(Arc::from(self.storage.open(name, Access::Read)?))
     }
 
-    fn link(&self, at: usize) -> Option<&Link> {
+    fn first_frames(&self, at: usize) -> Option<&FirstFrames> {
         match &self.members.get(at)?.head {
-            Head::Ours { first, .. } => first.link.as_ref(),
+            Head::Ours { first, .. } | Head::Rotten(Some((_, first))) => Some(first),
             _ => None,
         }
     }
 
+    fn link(&self, at: usize) -> Option<&Link> {
+        self.first_frames(at)?.link.as_ref()
+    }
+
     fn sieve(&self, at: usize) -> Option<&Sieve> {
-        match &self.members.get(at)?.head {
-            Head::Ours { first, .. } => first.sieve.as_ref(),
-            _ => None,
-        }
+        self.first_frames(at)?.sieve.as_ref()
     }
 
     fn id(&self, at: usize) -> u64 {
@@ -245,6 +267,7 @@ impl<'a> Surveyor<'a> {
     fn file_id(&self, at: usize) -> u64 {
         match self.members.get(at).map(|member| &member.head) {
             Some(Head::Ours { header, .. }) => header.file_id,
+            Some(Head::Rotten(Some((file_id, _)))) => *file_id,
             _ => 0,
         }
     }

@@ -42,20 +42,61 @@ impl Surveyor<'_> {
             cursor = if self.is_head(at) { None } else { self.predecessor(at, &mut elements) };
         }
         elements.reverse();
+        let on_chain: Vec<usize> = elements.iter().filter_map(Element::member).collect();
+        self.top = on_chain.iter().map(|&at| self.id(at)).max().unwrap_or(0);
+        self.add_unlinked(&mut elements);
         self.due = self.first_due(&elements);
-        let on_chain: Vec<usize> = elements
-            .iter()
-            .filter_map(
-                |element| if let Element::Present { member, .. } = element { Some(*member) } else { None },
-            )
-            .collect();
-        let top = on_chain.iter().map(|&at| self.id(at)).max().unwrap_or(0);
         for at in 0..self.members.len() {
-            if !on_chain.contains(&at) && self.id(at) < top {
+            if !on_chain.contains(&at) && self.id(at) < self.top {
                 self.sort_out(at, &on_chain);
             }
         }
         elements
+    }
+
+    /// Segments above the highest link that checks, which the control file says were begun: they belong
+    /// behind it, in whatever state they are. One without any frame is only prepared.
+    fn add_unlinked(&mut self, elements: &mut Vec<Element>) {
+        let mut behind: Vec<(u64, Element)> = Vec::new();
+        for at in 0..self.members.len() {
+            let id = self.id(at);
+            let Some(file_id) = self.named_file_id(id).filter(|_| id > self.top) else { continue };
+            if self.is_listed_as_abandoned(at) {
+                continue;
+            }
+            let begun = match self.members.get(at).map(|member| &member.head) {
+                Some(Head::Ours { header, .. }) if header.file_id == file_id => {
+                    let salt = header.salt();
+                    self.sight(at, salt, 1).is_none_or(|(frame, _)| frame.is_some())
+                }
+                Some(Head::Rotten(_) | Head::Unreadable(_) | Head::Newer(_)) => true,
+                _ => false,
+            };
+            if begun {
+                behind.push((id, Element::Present { member: at, file_id }));
+            }
+        }
+        behind.extend(self.gone().into_iter().map(|row| (row.segment_id, Element::Absent(row))));
+        behind.sort_by_key(|(id, _)| *id);
+        elements.extend(behind.into_iter().map(|(_, element)| element));
+    }
+
+    /// Segments that have to be there, above the highest link that checks, and are not.
+    fn gone(&self) -> Vec<FileRow> {
+        let Some(control) = &self.control else { return Vec::new() };
+        let begun = control.begun.iter().filter(|row| row.must_exist).map(|row| row.file);
+        let clean =
+            control.clean.map(|clean| FileRow { segment_id: clean.segment_id, file_id: clean.file_id });
+        let mut gone: Vec<FileRow> = begun
+            .chain(clean)
+            .filter(|row| row.segment_id > self.top && !control.abandoned.contains(row))
+            .filter(|row| {
+                let mut there = self.members.iter().filter(|member| member.id == row.segment_id);
+                there.all(|member| matches!(member.head, Head::Alien(_)))
+            })
+            .collect();
+        gone.dedup();
+        gone
     }
 
     /// Files with frames above everything that the control file names: of a copied directory that
@@ -109,13 +150,14 @@ impl Surveyor<'_> {
                     return Some((other, header.file_id));
                 }
             }
-            Some((other, Head::Rotten | Head::Unreadable(_) | Head::Newer(_))) => {
+            Some((other, Head::Rotten(_) | Head::Unreadable(_) | Head::Newer(_))) => {
                 return Some((other, named.file_id));
             }
             _ => {}
         }
         elements.push(Element::Absent(named));
-        self.linked_below(named.segment_id).map(|below| (below, self.file_id(below)))
+        let below = named.segment_id.min(self.id(at));
+        self.linked_below(below).map(|below| (below, self.file_id(below)))
     }
 
     /// The LSN that is due at the beginning of the chain.
@@ -156,7 +198,7 @@ impl Surveyor<'_> {
                 return self.note_file(at, Place::Newer, format!("format version {version}"));
             }
             Head::Unreadable(ref note) => return self.note_file(at, Place::Io, note.clone()),
-            Head::Rotten => {
+            Head::Rotten(_) => {
                 return self.note_file(at, Place::Header, "the header page does not check".to_owned());
             }
             Head::Ours { .. } => {

@@ -27,8 +27,8 @@ impl Surveyor<'_> {
                 }
             }
         }
-        self.look_at_loose_files();
-        self.look_for_begun_files();
+        self.look_at_loose_files(elements);
+        self.look_for_vanished_records();
     }
 
     fn note_absent(&mut self, row: FileRow) {
@@ -89,7 +89,7 @@ impl Surveyor<'_> {
                     ..*first
                 },
             ),
-            Head::Rotten => {
+            Head::Rotten(_) => {
                 let hole = bad(Place::Header, "the header page does not check".to_owned(), self.due);
                 self.note(Hole { next: Some(self.due), ..hole });
                 let first = self
@@ -146,10 +146,10 @@ impl Surveyor<'_> {
     }
 
     /// Files above the newest linked segment: prepared, torn at their first write, or damaged.
-    fn look_at_loose_files(&mut self) {
-        let top = self.pieces.iter().map(|piece| piece.id).max().unwrap_or(0);
-        for at in 0..self.members.len() {
-            let Some(member) = self.members.get(at).filter(|member| member.id > top) else { continue };
+    fn look_at_loose_files(&mut self, elements: &[Element]) {
+        let on_chain: Vec<usize> = elements.iter().filter_map(Element::member).collect();
+        for at in (0..self.members.len()).filter(|at| !on_chain.contains(at)) {
+            let Some(member) = self.members.get(at).filter(|member| member.id > self.top) else { continue };
             let (id, name) = (member.id, member.name.clone());
             if self.is_listed_as_abandoned(at) {
                 let row = FileRow { segment_id: id, file_id: self.file_id(at) };
@@ -166,7 +166,7 @@ impl Surveyor<'_> {
                     let reused = header.reused;
                     self.look_at_loose_file(at, row, salt, reused, &name, note);
                 }
-                Head::Rotten => {
+                Head::Rotten(_) => {
                     self.note_file(at, Place::Header, "the header page does not check".to_owned())
                 }
                 Head::Newer(version) => self.note_file(at, Place::Newer, format!("format version {version}")),
@@ -215,44 +215,11 @@ impl Surveyor<'_> {
         }
     }
 
-    /// Segments that the control file says were begun, newer than all that are there.
-    fn look_for_begun_files(&mut self) {
-        let Some(control) = &self.control else { return };
-        let top = self.pieces.iter().map(|piece| piece.id).max().unwrap_or(0);
-        let must = control.begun.iter().filter(|row| row.must_exist).map(|row| row.file);
-        let gone: Vec<FileRow> = must
-            .filter(|row| {
-                row.segment_id > top
-                    && !control.abandoned.contains(row)
-                    && !self.members.iter().any(|member| member.id == row.segment_id)
-            })
-            .collect();
-        for row in gone {
-            let name = SegmentId::new(row.segment_id).map_or_else(String::new, SegmentId::file_name);
-            let note = "the control file says that it was begun".to_owned();
-            self.note(Hole {
-                name,
-                row,
-                piece: None,
-                place: Place::Absent,
-                offset: 0,
-                to: None,
-                due: self.due,
-                next: None,
-                reused: false,
-                clean: false,
-                accepted: false,
-                note,
-            });
-        }
-        let first_kept = self.first_kept();
-        let clean =
-            self.control.as_ref().and_then(|control| control.clean).filter(|clean| clean.segment_id != 0);
-        if let Some(clean) = clean.filter(|clean| self.pieces.is_empty() && clean.segment_id >= first_kept) {
-            let row = FileRow { segment_id: clean.segment_id, file_id: clean.file_id };
-            if !self.holes.iter().any(|hole| hole.row.segment_id == row.segment_id) {
-                self.note_absent(row);
-            }
+    /// Records were proved durable, and neither a segment nor a hole says anything of them.
+    fn look_for_vanished_records(&mut self) {
+        let due = self.due;
+        if self.pieces.is_empty() && self.durable >= due && !self.holes.iter().any(|hole| hole.due == due) {
+            self.note_absent(FileRow { segment_id: self.first_kept().max(1), file_id: 0 });
         }
     }
 }
@@ -430,8 +397,14 @@ impl PieceWalk<'_, '_> {
         } else {
             stop.note.clone()
         };
+        if place == Place::End && !self.newest && self.successor.is_none() && sighting.frame.is_none() {
+            // It ends here, and what follows is known to be unsound: that is told of what follows.
+            self.piece().end = walk.offset;
+            return false;
+        }
         let mut hole = self.new_hole(place, offset, note, sighting.frame.map(|frame| frame.header.first_lsn));
         if let Some(frame) = sighting.frame {
+            self.surveyor.arrive(frame.header.first_lsn);
             hole.to = Some(frame.offset);
             self.surveyor.note(hole);
             self.surveyor.due = frame.header.first_lsn;
@@ -467,9 +440,12 @@ impl PieceWalk<'_, '_> {
         let due = self.surveyor.due;
         let clean = self.surveyor.control.as_ref().and_then(|control| control.clean);
         let piece = self.piece();
+        let original =
+            piece.sieve.as_ref().and_then(|sieve| Some((sieve.run.last()?.file_id, sieve.original_end)));
+        let (file_id, offset) = original.unwrap_or((piece.file_id, offset));
         clean.is_some_and(|clean| {
             clean.segment_id == piece.id
-                && clean.file_id == piece.file_id
+                && clean.file_id == file_id
                 && clean.end == offset
                 && clean.last + 1 == due
         })
