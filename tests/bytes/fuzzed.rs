@@ -28,9 +28,11 @@ fn a_log_goes_on_behind_a_stand_in_that_became_its_newest() {
     assert_eq!((report.last, report.closed_cleanly), (Some(lsn), true));
 }
 
+// Found as a torn tail that was not cut because a seal stood behind it. Since a seal says that all before
+// it was synced, such a place is damage, and stays accepted beside what stood in the way.
 // open_directory: 5d fe 2a 2a 7e 33 40 ff 61
 #[test]
-fn a_torn_tail_beside_a_foreign_file_is_cut_after_the_repair() {
+fn damage_before_a_seal_is_proved_by_the_seal() {
     let storage = MemStorage::new(7);
     let wal = open(&storage);
     append(&wal, 3);
@@ -45,15 +47,15 @@ fn a_torn_tail_beside_a_foreign_file_is_cut_after_the_repair() {
     drop(wal);
     let group = groups(&storage.read(&segment(1)).unwrap())[4];
     edit(&storage, &segment(1), |bytes| bytes[group.offset + 40] ^= 1);
-    assert_eq!(view(&storage).report().verdict, Verdict::TornTail);
+    let finding = refusal(&storage);
+    assert_eq!((finding.verdict, finding.lsn.map(|lsn| lsn.number())), (Verdict::Damaged, Some(5)));
     storage.remove_file(&segment(2));
     storage.plant_directory(&segment(2));
-    assert_eq!(refusal(&storage).verdict, Verdict::ForeignFile);
+    refusal(&storage);
     repair(Arc::new(storage.clone())).unwrap();
     let (reading, next) = works(&storage);
-    assert_eq!(reading.lsns(), numbers(4));
-    assert_eq!(reading.lost, [], "nothing that was promised is gone");
-    assert!(next >= 5);
+    assert_eq!((reading.lsns(), reading.lost), (numbers(4), vec![(5, 5)]));
+    assert!(next >= 6);
 }
 
 // open_directory: 00 00 01 01 00 00 b5 1e 00 00 31 68

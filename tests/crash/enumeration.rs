@@ -142,7 +142,7 @@ fn the_power_may_go_with_reserved_room() {
         }
     });
     run.run(SCRIPT).unwrap();
-    checker.assert_sound(500);
+    checker.assert_sound(300);
 }
 
 /// Crashes recovery at every call, for an image that a crash left.

@@ -189,6 +189,8 @@ pub(crate) struct Chain {
     next: AtomicU64,
     /// The epoch of this open, or of the last one.
     pub(crate) epoch: u64,
+    /// This log's id, and then those that it branched from.
+    log_ids: Vec<[u8; 16]>,
     history: Vec<HistoryRow>,
     /// LSN ranges that `repair` gave up.
     lost: Vec<(u64, u64)>,
@@ -213,6 +215,10 @@ impl Chain {
             durable: AtomicU64::new(durable),
             next: AtomicU64::new(next),
             epoch: control.map_or(0, |control| control.epoch),
+            log_ids: control.map_or_else(Vec::new, |control| {
+                let ancestors = control.ancestors.iter().map(|row| row.log_id);
+                std::iter::once(control.log_id).chain(ancestors).collect()
+            }),
             history: control.map_or_else(Vec::new, |control| control.history.clone()),
             lost: control.map_or_else(Vec::new, |control| {
                 control
@@ -278,8 +284,8 @@ impl Chain {
     }
 
     pub(crate) fn publish_durable(&self, lsn: u64) {
-        debug_assert!(lsn >= self.durable() && lsn <= self.written());
-        self.durable.store(lsn, Ordering::Release);
+        debug_assert!(lsn <= self.written());
+        self.durable.fetch_max(lsn, Ordering::AcqRel);
     }
 
     pub(crate) fn publish_next(&self, lsn: u64) {
@@ -288,7 +294,20 @@ impl Chain {
 
     /// What a writing open would refuse where this LSN is due.
     pub(crate) fn refusal_at(&self, due: u64) -> Option<Finding> {
-        self.refusals.iter().find(|finding| finding.lsn.is_some_and(|lsn| lsn.number() == due)).cloned()
+        let covers = |finding: &&Finding| match (finding.missing, finding.lsn) {
+            (Some((first, last)), _) => (first.number()..=last.number()).contains(&due),
+            (None, lsn) => lsn.is_some_and(|lsn| lsn.number() == due),
+        };
+        self.refusals.iter().find(covers).cloned()
+    }
+
+    pub(crate) fn log_id(&self) -> [u8; 16] {
+        self.log_ids.first().copied().unwrap_or_default()
+    }
+
+    /// Whether this is the log with that id, or a branch of it.
+    pub(crate) fn is_of(&self, log_id: [u8; 16]) -> bool {
+        self.log_ids.contains(&log_id)
     }
 
     /// The open that kept less than a reader of `epoch` had read.

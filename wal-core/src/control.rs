@@ -349,6 +349,10 @@ fn parse_state(cursor: &mut Cursor<'_>, flags: u32) -> Option<ControlState> {
         sealed: flags & FLAG_SEALED != 0,
     };
     state.clean = (flags & FLAG_CLEAN != 0).then_some(clean);
+    let none = CleanClose { segment_id: 0, file_id: 0, end: 0, last: 0, sealed: false };
+    if state.clean.is_none() && clean != none {
+        return None;
+    }
     let [begun, abandoned, losses, ancestors, sections, history] =
         [cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?, cursor.u32()?];
     let file = |c: &mut Cursor<'_>| Some(FileRow { segment_id: c.u64()?, file_id: c.u64()? });
@@ -413,7 +417,7 @@ fn parse_rows<T>(
 }
 
 /// Both slots as they were read.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slots {
     slots: [Slot; 2],
 }
@@ -515,6 +519,11 @@ impl ControlFile {
     pub(crate) fn write_one(&mut self) -> Result<(), StorageError> {
         let generation = self.generation + 1;
         let bytes = self.state.encode(self.next_slot, generation);
+        if !matches!(Slot::check(&bytes, self.next_slot), Slot::Valid { .. }) {
+            // Better no slot than one that nobody can read: what is on disk stays as it is.
+            let error = io::Error::new(io::ErrorKind::InvalidData, "a number in it is out of range");
+            return Err(StorageError::new("encode", CONTROL_NAME, error));
+        }
         write_full(&*self.file, u64::from(self.next_slot) * SLOT_BYTES, &bytes)
             .map_err(|error| StorageError::new("write", CONTROL_NAME, error))?;
         self.file.sync().map_err(|error| StorageError::new("sync", CONTROL_NAME, error))?;
@@ -528,6 +537,27 @@ impl ControlFile {
         self.write_one()?;
         self.write_one()
     }
+}
+
+/// Adds the ranges of some loss rows to others; what two of them tell is told once.
+pub(crate) fn lost_ranges<'a>(
+    rows: impl Iterator<Item = &'a LossRow>,
+    known: Vec<(Lsn, Lsn)>,
+) -> Vec<(Lsn, Lsn)> {
+    let mut all = known;
+    all.extend(
+        rows.filter(|row| row.first <= row.last)
+            .filter_map(|row| Lsn::new(row.first).zip(Lsn::new(row.last))),
+    );
+    all.sort_unstable();
+    let mut ranges: Vec<(Lsn, Lsn)> = Vec::new();
+    for (first, last) in all {
+        match ranges.last_mut() {
+            Some(before) if first <= before.1 => before.1 = before.1.max(last),
+            _ => ranges.push((first, last)),
+        }
+    }
+    ranges
 }
 
 #[cfg(test)]

@@ -129,6 +129,7 @@ impl PendingCopy {
         storage.sync_dir().map_err(|error| StorageError::new("sync", storage.describe(), error))?;
         let result = Predecessor { id: copy.id, file_id: copy.file_id, last: copy.last, end: copy.end };
         self.chain.replace_from(predecessor.id, [Segment::found(cut), Segment::found(copy)]);
+        self.chain.publish_durable(result.last);
         Ok(result)
     }
 
@@ -187,13 +188,14 @@ impl PendingCopy {
                     FrameDraft { kind: FrameKind::Records, first_lsn: first, records, durable: self.durable };
                 let (header, padding) = draft.around(salt, copy.end, body);
                 for part in [&header[..], body, padding] {
-                    // A large body goes to disk from where it lies.
-                    if pending.len() + part.len() > 2 * SCAN_CHUNK_BYTES {
+                    // A large body goes to disk from where it lies, behind what is pending.
+                    let large = part.len() > SCAN_CHUNK_BYTES;
+                    if large || pending.len() + part.len() > 2 * SCAN_CHUNK_BYTES {
                         write_full(&*file, written_to, &pending).map_err(failed("write"))?;
                         written_to += len64(pending.len());
                         pending.clear();
                     }
-                    if part.len() > SCAN_CHUNK_BYTES {
+                    if large {
                         write_full(&*file, written_to, part).map_err(failed("write"))?;
                         written_to += len64(part.len());
                     } else {

@@ -87,7 +87,9 @@ pub enum OpenError {
     },
     /// Something cannot be proved harmless, so nothing was opened for writing. A read-only view opens, and
     /// `repair` can accept the loss.
-    #[error("{dir}: refused: {finding}")]
+    #[error(
+        "{dir}: refused, and nothing was changed: {finding} (`planewal verify` says more, `planewal repair --dry-run` what accepting it would cost)"
+    )]
     Refused {
         /// The directory.
         dir: String,
@@ -95,7 +97,7 @@ pub enum OpenError {
         finding: Box<Finding>,
     },
     /// The log ends in a torn tail, and the options say not to cut one.
-    #[error("{dir}: a torn tail, which the options say not to cut: {finding}")]
+    #[error("{dir}: a torn tail, which `Recovery::CutTornTail` would cut: {finding}")]
     TornTail {
         /// The directory.
         dir: String,
@@ -239,6 +241,14 @@ pub enum ReadError {
         /// The next LSN that will be given out.
         next: Lsn,
     },
+    /// The cursor belongs to a log that this one is not, and is no branch of.
+    #[error("the cursor belongs to log {}, and this is log {}", name(*cursor), name(*log))]
+    OtherLog {
+        /// The cursor's log.
+        cursor: Option<LogId>,
+        /// This log, if anything says which it is.
+        log: Option<LogId>,
+    },
     /// The cursor has seen records that a power loss took: the log went on differently.
     #[error("the cursor has read up to LSN {read} in epoch {epoch}, and the open of epoch {later} kept {}", kept.map_or_else(|| "nothing".to_owned(), |kept| format!("only up to LSN {kept}")))]
     Diverged {
@@ -254,6 +264,10 @@ pub enum ReadError {
     /// The storage failed.
     #[error(transparent)]
     Storage(#[from] StorageError),
+}
+
+fn name(log: Option<LogId>) -> String {
+    log.map_or_else(|| "unknown".to_owned(), |log| log.to_string())
 }
 
 /// Why a log was not closed cleanly.
@@ -279,7 +293,8 @@ pub enum CloseError {
     Storage(#[from] StorageError),
 }
 
-/// Why a log was not repaired. Nothing was changed, unless it is [`RepairError::Storage`].
+/// Why a log was not repaired. Nothing was changed, unless it is [`RepairError::Storage`] or
+/// [`RepairError::Unsettled`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RepairError {
@@ -300,12 +315,25 @@ pub enum RepairError {
     /// A later version wrote this; repairing it would destroy what this version cannot see.
     #[error("{0}")]
     Newer(Box<Finding>),
+    /// The control file is that of another log than all the segments: one of the two does not belong here,
+    /// and only you know which.
+    #[error(
+        "{dir}: the control file belongs to another log than every segment; put the right one back, or take it away"
+    )]
+    TwoLogs {
+        /// The directory.
+        dir: String,
+    },
     /// No segment header checks, so nothing says whose log this is.
     #[error("{dir}: no control slot and no segment header checks: there is nothing to repair from")]
     Hopeless {
         /// The directory.
         dir: String,
     },
+    /// What was accepted uncovered something else, again and again; this is still refused. What was
+    /// accepted so far is written down; trying again goes on from there.
+    #[error("still refused: {0}")]
+    Unsettled(Box<Finding>),
     /// More losses than the control file can hold.
     #[error("{count} losses, and the control file holds {limit}")]
     TooMany {

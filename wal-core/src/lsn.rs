@@ -60,8 +60,9 @@ impl fmt::Debug for Lsn {
 pub struct SegmentId(NonZeroU64);
 
 impl SegmentId {
-    /// The highest number that the format allows, 2^63 - 1. Names with higher ones are nobody's.
-    pub const MAX_NUMBER: u64 = i64::MAX.cast_unsigned();
+    /// The highest number that is counted, 2^62. Names with higher ones are nobody's: a log that made a
+    /// million segments a second would get there in 146,000 years.
+    pub const MAX_NUMBER: u64 = 1 << 62;
 
     /// The segment id with this number; `None` for 0.
     #[must_use]

@@ -22,7 +22,7 @@ use crate::prepare::{discard, draw_header, draw_log_id};
 use crate::report::{ExtraFile, RecoveryReport, SurveyReport};
 use crate::segment::SegmentHeader;
 use crate::storage::{LockError, Storage, StorageLock};
-use crate::survey::{Extra, ExtraKind, Survey};
+use crate::survey::{Extra, ExtraKind, Piece, Survey};
 use crate::verdict::Verdict;
 
 /// Name of the lock file.
@@ -115,12 +115,13 @@ impl Opening {
         let (mut control, copy_header) = self.new_epoch(&survey, copy_needed)?;
         let mut removed = self.remove(&survey.extras)?;
 
-        let base = survey.chain.first().map_or(survey.next, |piece| piece.base);
-        let mark = if copy_needed { survey.durable.max(base - 1) } else { survey.last.max(survey.durable) };
+        let pieces = self.trim_older(&survey)?;
+        let base = pieces.first().map_or(survey.next, |piece| piece.base);
+        let mark = if copy_needed { survey.durable.max(base - 1) } else { survey.last };
         let durable = mark.min(survey.last);
         let chain = Arc::new(Chain::new(
             Arc::clone(&self.storage),
-            survey.chain.clone(),
+            pieces.clone(),
             survey.next,
             durable,
             Some(&control.state),
@@ -128,35 +129,18 @@ impl Opening {
         ));
         let mut start = Start {
             next: survey.next,
-            predecessor: survey.chain.last().map(Predecessor::of),
+            predecessor: pieces.last().map(Predecessor::of),
             kept: self.unclean.then_some(survey.last),
             branch: survey.next > survey.last + 1,
             pending_copy: None,
         };
         let mut copied = None;
         if let Some(header) = copy_header {
-            let copy = PendingCopy::new(
-                Arc::clone(&chain),
-                survey.chain.clone(),
-                header,
-                survey.durable,
-                survey.last,
-            )?;
+            let copy = PendingCopy::new(Arc::clone(&chain), pieces, header, survey.durable, survey.last)?;
             copied = Lsn::new(copy.first).zip(Lsn::new(survey.last));
-            match copy.run(&mut control) {
-                Ok(predecessor) => {
-                    start.predecessor = Some(predecessor);
-                    chain.publish_durable(predecessor.last);
-                    removed.extend(copy.replaced().map(|piece| ExtraFile {
-                        name: piece.name.clone(),
-                        why: ExtraKind::Abandoned.name(),
-                    }));
-                }
-                Err(CopyError::NoRoom(_)) => start.pending_copy = Some(copy),
-                Err(CopyError::Failed(error)) => return Err(OpenError::Storage(error)),
-            }
+            removed.extend(self.copy_tail(copy, &mut control, &mut start)?);
         } else if self.unclean
-            && let Some(newest) = survey.chain.last()
+            && let Some(newest) = pieces.last()
         {
             let trimmed = trim(&*self.storage, newest, survey.last)?;
             chain.replace_from(newest.id, [Segment::found(trimmed)]);
@@ -174,6 +158,40 @@ impl Opening {
             total: std::time::Duration::ZERO,
         };
         Ok((Arc::new(Gate::new(chain, self.options, control, lock, start)), report))
+    }
+
+    /// Steps 5 to 7 of recovery, or as far as there is room for them.
+    fn copy_tail(
+        &self,
+        copy: PendingCopy,
+        control: &mut ControlFile,
+        start: &mut Start,
+    ) -> Result<Vec<ExtraFile>, OpenError> {
+        match copy.run(control) {
+            Ok(predecessor) => {
+                start.predecessor = Some(predecessor);
+                let name = |piece: &Piece| piece.name.clone();
+                let why = ExtraKind::Abandoned.name();
+                Ok(copy.replaced().map(|piece| ExtraFile { name: name(piece), why }).collect())
+            }
+            Err(CopyError::NoRoom(_)) => {
+                start.pending_copy = Some(copy);
+                Ok(Vec::new())
+            }
+            Err(CopyError::Failed(error)) => Err(OpenError::Storage(error)),
+        }
+    }
+
+    /// A segment before the newest that its run left unsealed gives back its room and gets its seal.
+    fn trim_older(&self, survey: &Survey) -> Result<Vec<Piece>, OpenError> {
+        let mut pieces = survey.chain.clone();
+        let older = pieces.len().saturating_sub(1);
+        for piece in pieces.iter_mut().take(older).filter(|piece| self.unclean && !piece.sealed) {
+            if piece.last <= survey.durable {
+                *piece = trim(&*self.storage, piece, piece.last)?;
+            }
+        }
+        Ok(pieces)
     }
 
     /// Step 4: the epoch of this open into both slots, and what it is going to do.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use crate::chain::{Chain, Segment};
 use crate::error::{ReadError, StorageError};
 use crate::frame::{FrameKind, RawRecord, RawRecords};
-use crate::lsn::{Lsn, SegmentId};
+use crate::lsn::{LogId, Lsn, SegmentId};
 use crate::scan::{SCAN_CHUNK_BYTES, SEEK_CHUNK_BYTES, Step, Stop, Walk, Window, read_seal};
 use crate::segment::IndexRow;
-use crate::storage::Access;
+use crate::storage::{Access, Storage};
 use crate::verdict::{Finding, Place, Proof, Verdict};
-use crate::wire::{Cursor as ByteCursor, Put, len64};
+use crate::wire::{Cursor as ByteCursor, Put, crc, len64};
 
 /// A record, lent by its reader until the next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,10 +34,11 @@ pub struct Record<'a> {
 
 /// Where a reader stands, to be kept and used again: after a restart too, and in another process.
 ///
-/// It names what was read, in which epoch, and from which file, so that a log which a power loss took
-/// back behind it is recognised and not silently read on.
+/// It names the log, what was read of it, in which epoch, and from which file; so a log that a power
+/// loss took back behind it is recognised and not silently read on, and so is another log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cursor {
+    log_id: [u8; 16],
     /// Number of the last LSN read; 0 if none.
     read: u64,
     epoch: u64,
@@ -45,22 +46,34 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The bytes of a cursor: 24, in a form that does not change.
+    /// The bytes of a cursor, in a form that does not change: log id, last LSN read (0: none), epoch and
+    /// file id, little-endian, and the CRC-32C of these 40 bytes.
     #[must_use]
-    pub fn to_bytes(self) -> [u8; 24] {
-        let mut bytes = Vec::with_capacity(24);
+    pub fn to_bytes(self) -> [u8; 44] {
+        let mut bytes = Vec::with_capacity(44);
+        bytes.put(&self.log_id);
         bytes.put_u64(self.read);
         bytes.put_u64(self.epoch);
         bytes.put_u64(self.file_id);
-        bytes.first_chunk().copied().unwrap_or([0; 24])
+        let check = crc(0, &bytes);
+        bytes.put_u32(check);
+        bytes.first_chunk().copied().unwrap_or([0; 44])
     }
 
-    /// Reads [`Cursor::to_bytes`]; `None` for bytes that are no cursor.
+    /// Reads [`Cursor::to_bytes`]; `None` for bytes that are no cursor, zeros among them.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Cursor> {
         let mut fields = ByteCursor::new(bytes);
-        let cursor = Cursor { read: fields.u64()?, epoch: fields.u64()?, file_id: fields.u64()? };
-        (fields.remaining() == 0 && cursor.read < Lsn::MAX_NUMBER).then_some(cursor)
+        let log_id = fields.array()?;
+        let cursor = Cursor { log_id, read: fields.u64()?, epoch: fields.u64()?, file_id: fields.u64()? };
+        let sound = fields.u32()? == crc(0, bytes.get(..40)?) && log_id != [0; 16];
+        (sound && fields.remaining() == 0 && cursor.read < Lsn::MAX_NUMBER).then_some(cursor)
+    }
+
+    /// The log that it belongs to.
+    #[must_use]
+    pub fn log_id(self) -> Option<LogId> {
+        LogId::new(self.log_id)
     }
 
     /// The LSN that is read next.
@@ -100,7 +113,14 @@ pub struct Reader {
     epoch: u64,
     file_id: u64,
     broken: Option<Finding>,
+    /// How to look at the log again, where a writer may have changed it since.
+    look_again: Option<LookAgain>,
+    /// The LSN at which that was done last.
+    looked_at: Option<u64>,
 }
+
+/// Surveys a log anew.
+pub(crate) type LookAgain = fn(&Arc<dyn Storage>) -> Option<Chain>;
 
 #[derive(Debug)]
 struct PlaceInSegment {
@@ -112,8 +132,12 @@ impl Reader {
     /// A reader from `start` on; `chain` says what there is.
     pub(crate) fn new(chain: Arc<Chain>, start: Lsn, past_damage: bool) -> Result<Reader, ReadError> {
         let due = start.number();
-        let before = chain.first().filter(|&first| due < first && chain.lost(due).is_none());
-        if let Some(first) = before.and_then(Lsn::new) {
+        // Before the first record there is: retired, given up by repair, or missing.
+        let before = chain.first().filter(|&first| due < first);
+        let refusal = before.and_then(|_| chain.refusal_at(due));
+        if let Some(first) =
+            before.filter(|_| refusal.is_none() && chain.lost(due).is_none()).and_then(Lsn::new)
+        {
             return Err(ReadError::Retired { wanted: start, first });
         }
         let next = chain.next();
@@ -131,7 +155,9 @@ impl Reader {
             left: 0,
             epoch,
             file_id: 0,
-            broken: None,
+            broken: refusal.filter(|_| !past_damage),
+            look_again: None,
+            looked_at: None,
         };
         reader.enter(due)?;
         Ok(reader)
@@ -139,6 +165,9 @@ impl Reader {
 
     /// A reader from where another one stood.
     pub(crate) fn resume(chain: Arc<Chain>, cursor: &Cursor, past_damage: bool) -> Result<Reader, ReadError> {
+        if !chain.is_of(cursor.log_id) {
+            return Err(ReadError::OtherLog { cursor: cursor.log_id(), log: LogId::new(chain.log_id()) });
+        }
         if let Some((row, read)) = chain.diverged(cursor.epoch, cursor.read).zip(Lsn::new(cursor.read)) {
             return Err(ReadError::Diverged {
                 read,
@@ -151,6 +180,36 @@ impl Reader {
         reader.epoch = cursor.epoch.max(reader.epoch);
         reader.file_id = cursor.file_id;
         Ok(reader)
+    }
+
+    /// Looks at the log again before what does not check any more is called damage.
+    pub(crate) fn looking_again(mut self, look_again: LookAgain) -> Reader {
+        self.look_again = Some(look_again);
+        self
+    }
+
+    /// Goes on in the log as it is now; answers whether that is worth a try.
+    fn refresh(&mut self) -> Result<bool, ReadError> {
+        let Some(look_again) = self.look_again.filter(|_| self.looked_at != Some(self.due)) else {
+            return Ok(false);
+        };
+        self.looked_at = Some(self.due);
+        let Some(chain) = look_again(&self.chain.storage) else { return Ok(false) };
+        let read = self.due - 1;
+        if let Some((row, read)) = chain.diverged(self.epoch, read).zip(Lsn::new(read)) {
+            return Err(ReadError::Diverged {
+                read,
+                epoch: self.epoch,
+                later: row.epoch,
+                kept: Lsn::new(row.kept),
+            });
+        }
+        self.epoch = self.epoch.max(chain.epoch);
+        self.chain = Arc::new(chain);
+        self.broken = None;
+        self.place = None;
+        self.enter(self.due)?;
+        Ok(true)
     }
 
     /// The next record; `None` when everything that is written has been read. The reader can be asked
@@ -169,8 +228,18 @@ impl Reader {
             if let Some(gone) = self.pass_over_gone() {
                 return Err(gone);
             }
-            if self.left == 0 && !self.next_frame()? {
-                return Ok(None);
+            if self.left > 0 {
+                continue;
+            }
+            match self.next_frame() {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(error @ (ReadError::Broken(_) | ReadError::Storage(_))) => {
+                    if !self.refresh()? {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(self.lend())
@@ -179,7 +248,8 @@ impl Reader {
     /// Where this reader stands.
     #[must_use]
     pub fn cursor(&self) -> Cursor {
-        Cursor { read: self.due - 1, epoch: self.epoch, file_id: self.file_id }
+        let log_id = self.chain.log_id();
+        Cursor { log_id, read: self.due - 1, epoch: self.epoch, file_id: self.file_id }
     }
 
     /// The LSN that it will read next.
@@ -279,10 +349,11 @@ impl Reader {
                 let (start, base) = (first.start, first.base);
                 self.frame_due = base;
                 self.place = Some(self.open(first, start)?);
-                match self.chain.lost(self.due).and_then(|_| self.miss_up_to(base)) {
-                    Some(gone) => return Err(gone),
-                    None => continue,
+                let gone = self.chain.lost(self.due).is_some() || self.chain.refusal_at(self.due).is_some();
+                if let Some(gone) = gone.then(|| self.miss_up_to(base)).flatten() {
+                    return Err(gone);
                 }
+                continue;
             };
             let offset = place.walk.offset;
             let (_, end) = place.segment.reach();

@@ -5,17 +5,17 @@
 //! for byte; what stands in a segment's way is renamed to `<name>.aside-<n>`. Every later reader is told
 //! what was lost.
 
+use std::io;
 use std::sync::Arc;
 
 use crate::control::{
     ANCESTOR_ROWS_MAX, AncestorRow, BegunRow, CONTROL_NAME, ControlFile, ControlState, FileRow,
-    LOSS_ROWS_MAX, LossRow,
+    LOSS_ROWS_MAX, LossRow, lost_ranges,
 };
 use crate::error::{RepairError, StorageError};
 use crate::lsn::{LogId, Lsn};
 use crate::open::lock;
 use crate::prepare::draw_log_id;
-use crate::report::lost_ranges;
 use crate::storage::{Access, LockError, Storage};
 use crate::survey::Survey;
 use crate::verdict::{Finding, Verdict};
@@ -47,7 +47,7 @@ pub struct RepairPlan {
 /// # Errors
 /// As [`repair`], but for the lock.
 pub fn plan_repair(storage: &dyn Storage) -> Result<RepairPlan, RepairError> {
-    let survey = survey(storage)?;
+    let survey = found_in(storage, Survey::settled(storage))?;
     let mut plan = RepairPlan::nothing(&survey);
     if survey.refusal.is_some() {
         plan.add(storage, &survey)?;
@@ -83,10 +83,13 @@ pub fn repair(storage: Arc<dyn Storage>) -> Result<RepairPlan, RepairError> {
             storage.rename(&from, &to).map_err(|error| StorageError::new("rename", from, error))?;
         }
         storage.sync_dir().map_err(|error| StorageError::new("sync", storage.describe(), error))?;
-        found = survey(&*storage)?;
+        found = match survey(&*storage) {
+            Err(RepairError::Newer(finding)) => return Err(RepairError::Unsettled(finding)),
+            found => found?,
+        };
     }
     if let Some(refusal) = found.refusal {
-        return Err(RepairError::Newer(Box::new(refusal)));
+        return Err(RepairError::Unsettled(Box::new(refusal)));
     }
     declare_durable(&*storage, &found)?;
     plan.next = Lsn::new(found.next).unwrap_or(Lsn::FIRST);
@@ -94,7 +97,12 @@ pub fn repair(storage: Arc<dyn Storage>) -> Result<RepairPlan, RepairError> {
 }
 
 fn survey(storage: &dyn Storage) -> Result<Survey, RepairError> {
-    let survey = match Survey::new(storage) {
+    found_in(storage, Survey::new(storage))
+}
+
+/// Every reason not to repair what was found.
+fn found_in(storage: &dyn Storage, found: io::Result<Survey>) -> Result<Survey, RepairError> {
+    let survey = match found {
         Ok(survey) => survey,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(RepairError::Missing { dir: storage.describe() });
@@ -106,6 +114,9 @@ fn survey(storage: &dyn Storage) -> Result<Survey, RepairError> {
     }
     if let Some(newer) = survey.findings.iter().find(|finding| finding.verdict == Verdict::UnknownVersion) {
         return Err(RepairError::Newer(Box::new(newer.clone())));
+    }
+    if survey.is_of_two_logs() {
+        return Err(RepairError::TwoLogs { dir: storage.describe() });
     }
     if survey.log_id.is_none() {
         return Err(RepairError::Hopeless { dir: storage.describe() });
@@ -142,7 +153,8 @@ impl RepairPlan {
             self.set_aside.push((CONTROL_NAME.to_owned(), free_name(storage, CONTROL_NAME)?));
         }
         self.accepted.extend(survey.findings.iter().filter(|finding| !finding.harmless).cloned());
-        self.lost = lost_ranges(survey.losses.iter(), std::mem::take(&mut self.lost));
+        let rows: Vec<LossRow> = survey.losses.iter().copied().chain(strange_loss(survey)).collect();
+        self.lost = lost_ranges(rows.iter(), std::mem::take(&mut self.lost));
         self.set_aside.extend(aside.iter().cloned());
         Ok(aside)
     }
@@ -182,8 +194,14 @@ fn accept(storage: &dyn Storage, survey: &Survey, branch: Option<LogId>) -> Resu
         }
     }
     state.losses.extend(survey.losses.iter().map(clamp));
+    state.losses.extend(strange_loss(survey));
     let lost_to = survey.losses.iter().map(|row| row.last).max().unwrap_or(0);
-    state.least_next = state.least_next.max(survey.next).max(survey.durable + 1).max(lost_to + 1);
+    state.least_next = state
+        .least_next
+        .max(survey.next)
+        .max(survey.durable + 1)
+        .max(lost_to + 1)
+        .max(survey.strange_mark + 1);
     state.next_segment_id = survey.highest_id + 1;
     state.begun = newest
         .map(|piece| BegunRow {
@@ -194,6 +212,18 @@ fn accept(storage: &dyn Storage, survey: &Survey, branch: Option<LogId>) -> Resu
         .collect();
     write(storage, survey, state.clone())?;
     Ok(state.log_id)
+}
+
+/// Records in a file of this log that the control file does not know, and that is set aside: they are
+/// given up, and their LSNs are not given out again.
+fn strange_loss(survey: &Survey) -> Option<LossRow> {
+    if survey.strange_mark <= survey.last {
+        return None;
+    }
+    let first_kept = survey.control.as_ref().map_or(1, |control| control.first_kept);
+    let newest = survey.chain.last().map(|newest| (newest.id, newest.file_id, newest.end));
+    let (segment_id, file_id, offset) = newest.unwrap_or((first_kept, 0, 0));
+    Some(LossRow { segment_id, file_id, offset, first: survey.last + 1, last: survey.strange_mark })
 }
 
 /// A row for a whole file has no LSN that is due.
@@ -210,6 +240,22 @@ fn rebuilt(survey: &Survey, log_id: [u8; 16]) -> ControlState {
         state.first_kept = head.id;
         state.base = head.base;
     }
+    // What the log had branched from before, as far as its files tell.
+    let mut older: Vec<AncestorRow> = Vec::new();
+    for piece in &survey.chain {
+        let Some(header) = piece.header.as_ref().filter(|header| header.log_id != log_id) else { continue };
+        let row = AncestorRow {
+            log_id: header.log_id,
+            last_segment_id: piece.id,
+            last_file_id: piece.file_id,
+            last_lsn: piece.last,
+        };
+        match older.last_mut() {
+            Some(same) if same.log_id == row.log_id => *same = row,
+            _ => older.push(row),
+        }
+    }
+    state.ancestors = older;
     state
 }
 

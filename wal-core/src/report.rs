@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::chain::{Segment, SegmentInfo};
-use crate::control::LossRow;
+use crate::control::lost_ranges;
 use crate::lsn::{LogId, Lsn, SegmentId};
 use crate::survey::{Extra, Survey};
 use crate::verdict::{Finding, Proof, Verdict};
@@ -75,7 +75,9 @@ impl SurveyReport {
         let segments: Vec<SegmentInfo> =
             survey.chain.iter().filter_map(|piece| Segment::found(piece.clone()).info()).collect();
         let control = survey.control.as_ref();
-        let base = survey.chain.first().map_or(1, |piece| piece.base);
+        let head = survey.chain.first().map_or(1, |piece| piece.base);
+        // Where the head is missing, the control file still knows where the log begins.
+        let base = control.map_or(head, |control| control.base.min(head));
         SurveyReport {
             verdict: survey.verdict,
             proof: survey.proof,
@@ -108,27 +110,6 @@ impl SurveyReport {
             bytes_read: survey.bytes_read,
         }
     }
-}
-
-/// Adds the ranges of some loss rows to others; what two of them tell is told once.
-pub(crate) fn lost_ranges<'a>(
-    rows: impl Iterator<Item = &'a LossRow>,
-    known: Vec<(Lsn, Lsn)>,
-) -> Vec<(Lsn, Lsn)> {
-    let mut all = known;
-    all.extend(
-        rows.filter(|row| row.first <= row.last)
-            .filter_map(|row| Lsn::new(row.first).zip(Lsn::new(row.last))),
-    );
-    all.sort_unstable();
-    let mut ranges: Vec<(Lsn, Lsn)> = Vec::new();
-    for (first, last) in all {
-        match ranges.last_mut() {
-            Some(before) if first <= before.1 => before.1 = before.1.max(last),
-            _ => ranges.push((first, last)),
-        }
-    }
-    ranges
 }
 
 impl ExtraFile {

@@ -33,7 +33,7 @@
 //! places in every version, so that a damaged version byte is never taken for a version.
 
 use crate::frame::{FrameDraft, FrameKind, RawRecords, Salt};
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, SegmentId};
 use crate::wire::{Cursor, Put, crc, len64};
 
 /// Bytes of the header page; the first frame follows it.
@@ -233,6 +233,7 @@ impl Link {
             predecessor_file_id != 0 && predecessor_end >= HEADER_PAGE_BYTES && (branch || gap == 0)
         };
         let sound = cursor.remaining() == 0
+            && predecessor_id <= SegmentId::MAX_NUMBER
             && flags & !(LINK_UNCLEAN | LINK_BRANCH) == 0
             && (unclean || kept == 0)
             && follows;
@@ -538,6 +539,7 @@ impl Sieve {
         for _ in 0..run_rows {
             let row = RunRow { segment_id: cursor.u64()?, file_id: cursor.u64()? };
             if row.file_id == 0
+                || row.segment_id > SegmentId::MAX_NUMBER
                 || run.last().map_or(row.segment_id == 0, |before| before.segment_id >= row.segment_id)
             {
                 return None;

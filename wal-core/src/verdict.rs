@@ -248,7 +248,7 @@ use Proof::{Proved, Unproved};
 use Verdict::{Clean, Damaged, ForeignFile, MissingSegment, TornTail, UnknownVersion, Unreadable};
 
 /// The verdict table.
-pub(crate) static TABLE: [Row; 26] = [
+pub(crate) static TABLE: [Row; 27] = [
     Row { accepted: Some(true), ..row("accepted-loss", ACCEPTABLE, ANY, Clean, Proved, GoOn) },
     row("unreadable", &[Place::Io], ANY, Unreadable, Unproved, Refuse),
     Row { accepted: None, ..row("newer-version", &[Place::Newer], ANY, UnknownVersion, Unproved, Refuse) },
@@ -260,8 +260,9 @@ pub(crate) static TABLE: [Row; 26] = [
     marked(false, row("header-unproved", &[Place::Header], ANY, Damaged, Unproved, Refuse)),
     marked(true, row("link-damaged", &[Place::Link], ANY, Damaged, Proved, Refuse)),
     marked(false, row("link-torn", &[Place::Link], ANY, TornTail, Unproved, Cut)),
-    marked(false, row("seal-damaged", &[Place::Seal], &[Next::None, Next::At], Damaged, Proved, Cut)),
-    marked(true, row("seal-contradicted", &[Place::Seal], &[Next::None, Next::At], Damaged, Proved, Refuse)),
+    marked(false, row("seal-damaged", &[Place::Seal], &[Next::None], Damaged, Proved, Cut)),
+    row("seal-damaged-within", &[Place::Seal], &[Next::At], Damaged, Proved, GoOn),
+    marked(true, row("seal-contradicted", &[Place::Seal], &[Next::None], Damaged, Proved, Refuse)),
     row("seal-overrun", &[Place::Seal], &[Next::Beyond], Damaged, Unproved, Refuse),
     marked(true, row("filler-damaged", FRAMES, &[Next::At], Damaged, Proved, GoOn)),
     marked(false, row("filler-torn", FRAMES, &[Next::At], Clean, Unproved, GoOn)),

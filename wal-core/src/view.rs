@@ -1,9 +1,10 @@
 //! A read-only view: takes no lock, changes no byte and no modification time, and works beside a live
 //! writer.
 //!
-//! Beside a live writer a survey is a series of reads and not one moment, so damage is believed only
-//! when a second survey repeats it.
+//! Beside a live writer a survey is a series of reads and not one moment, so whatever is not clean is
+//! believed only when a second survey repeats it.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,10 +15,6 @@ use crate::reader::{Cursor, Position, Reader, seek};
 use crate::report::SurveyReport;
 use crate::storage::{FsStorage, Storage};
 use crate::survey::Survey;
-use crate::verdict::Verdict;
-
-/// Most surveys for one view.
-const LOOKS: u32 = 8;
 
 /// A log as it was at one moment, for reading.
 ///
@@ -44,27 +41,12 @@ impl View {
     /// # Errors
     /// As [`View::open`].
     pub fn open_on(storage: Arc<dyn Storage>) -> Result<View, OpenError> {
-        let mut survey = look(&storage)?;
-        for _ in 1..LOOKS {
-            if matches!(survey.verdict, Verdict::Clean | Verdict::TornTail) {
-                break;
-            }
-            let again = look(&storage)?;
-            let same = again.findings == survey.findings;
-            survey = again;
-            if same {
-                break;
-            }
-        }
+        let survey = Survey::settled(&*storage).map_err(|error| unread(&*storage, error))?;
         if survey.is_blank() {
             return Err(OpenError::Missing { dir: storage.describe() });
         }
         let report = SurveyReport::new(&survey);
-        let refusals = survey.findings.iter().filter(|finding| !finding.harmless).cloned().collect();
-        let durable = survey.durable.min(survey.last);
-        let chain =
-            Chain::new(storage, survey.chain, survey.next, durable, survey.control.as_ref(), refusals);
-        Ok(View { chain: Arc::new(chain), report, past_damage: false })
+        Ok(View { chain: Arc::new(chain_of(storage, survey)), report, past_damage: false })
     }
 
     /// Whether readers go on behind damage, telling what is missing as [`ReadError::Lost`]. The default is no.
@@ -85,7 +67,7 @@ impl View {
     /// # Errors
     /// [`ReadError::Retired`] below the first LSN kept, [`ReadError::Ahead`] above the next one.
     pub fn read(&self, from: Lsn) -> Result<Reader, ReadError> {
-        Reader::new(Arc::clone(&self.chain), from, self.past_damage)
+        Ok(Reader::new(Arc::clone(&self.chain), from, self.past_damage)?.looking_again(look_again))
     }
 
     /// Reads from where another reader stood.
@@ -93,7 +75,7 @@ impl View {
     /// # Errors
     /// As [`View::read`], and [`ReadError::Diverged`].
     pub fn read_from(&self, cursor: &Cursor) -> Result<Reader, ReadError> {
-        Reader::resume(Arc::clone(&self.chain), cursor, self.past_damage)
+        Ok(Reader::resume(Arc::clone(&self.chain), cursor, self.past_damage)?.looking_again(look_again))
     }
 
     /// Where the record with this LSN lies.
@@ -105,12 +87,24 @@ impl View {
     }
 }
 
-fn look(storage: &Arc<dyn Storage>) -> Result<Survey, OpenError> {
-    Survey::new(&**storage).map_err(|error| {
-        if error.kind() == std::io::ErrorKind::NotFound {
-            OpenError::Missing { dir: storage.describe() }
-        } else {
-            OpenError::Storage(StorageError::new("read", storage.describe(), error))
-        }
-    })
+/// The chain as a survey found it, with what a writing open would refuse.
+fn chain_of(storage: Arc<dyn Storage>, survey: Survey) -> Chain {
+    let refusals = survey.findings.iter().filter(|finding| !finding.harmless).cloned().collect();
+    let durable = survey.durable.min(survey.last);
+    Chain::new(storage, survey.chain, survey.next, durable, survey.control.as_ref(), refusals)
+}
+
+/// A writer that opened the log meanwhile may have moved its tail: what does not check any more is looked
+/// at again before it is called damage.
+fn look_again(storage: &Arc<dyn Storage>) -> Option<Chain> {
+    let survey = Survey::settled(&**storage).ok()?;
+    Some(chain_of(Arc::clone(storage), survey))
+}
+
+fn unread(storage: &dyn Storage, error: io::Error) -> OpenError {
+    if error.kind() == io::ErrorKind::NotFound {
+        OpenError::Missing { dir: storage.describe() }
+    } else {
+        OpenError::Storage(StorageError::new("read", storage.describe(), error))
+    }
 }

@@ -26,6 +26,11 @@ impl Gate {
                 Ok(_) => {
                     // A leader may hold the segment in its list of what to sync; that does no harm.
                     state.finished.pop_front();
+                    // All before it were synced before it: the mark may pass its end.
+                    let (last, _) = active.segment.reach();
+                    self.chain.publish_durable(last);
+                    self.done.notify_all();
+                    state = self.wake(state);
                 }
                 Err(error) => {
                     self.poison(&mut state, &error);
@@ -52,7 +57,8 @@ impl Gate {
                 extent.end,
             )
         });
-        let frame = seal.frame(active.segment.salt, end, self.chain.durable());
+        // The sync of everything up to here has returned, so the seal may say so.
+        let frame = seal.frame(active.segment.salt, end, seal.last);
         let behind = end + len64(frame.len());
         let fits = behind <= active.capacity;
         let written = if fits { active.file.write(end, &frame) } else { Ok(()) };

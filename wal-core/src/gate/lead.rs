@@ -25,12 +25,14 @@ impl Gate {
         if let Some((group, _)) = state.stalled.take() {
             return self.lead_stalled(state, group);
         }
+        let offset = state.place;
+        if state.filling.is_empty() {
+            // A sync alone. The filling group stays: it may hold the link of a segment just begun.
+            return self.finish_leading(state, Group::default(), offset);
+        }
         let spare = std::mem::take(&mut state.spare);
         let group = std::mem::replace(&mut state.filling, spare);
-        let offset = state.place;
-        if !group.is_empty() {
-            state.place += group.file_bytes(0);
-        }
+        state.place += group.file_bytes(0);
         self.finish_leading(state, group, offset)
     }
 
@@ -66,8 +68,10 @@ impl Gate {
         match outcome {
             Ok(testified) => {
                 state.testified = state.testified.max(testified);
-                group.reset(LEAD_BYTES + 2 * len_usize(self.options.group_bytes));
-                state.spare = group;
+                if !group.is_empty() {
+                    group.reset(LEAD_BYTES + 2 * len_usize(self.options.group_bytes));
+                    state.spare = group;
+                }
             }
             Err(error) if error.is_full() && error.operation == "write" => {
                 self.stall(&mut state, group, error)
@@ -124,10 +128,20 @@ impl Gate {
         Ok(durable)
     }
 
+    /// Syncs all segments that were left with records that are not synced, oldest first; the mark may
+    /// then pass the end of the last of them.
+    pub(super) fn sync_left(&self, left: &[Arc<Active>]) -> Result<(), StorageError> {
+        left.iter().try_for_each(|active| active.error_free_sync())?;
+        if let Some(last) = left.last() {
+            self.chain.publish_durable(last.segment.reach().0);
+        }
+        Ok(())
+    }
+
     /// Syncs what stands before the mark, oldest first, and publishes the mark that was read before.
     fn sync_all(&self, before: &[Arc<Active>], active: Option<&Active>) -> Result<(), StorageError> {
         let written = self.chain.written();
-        before.iter().try_for_each(|active| active.error_free_sync())?;
+        self.sync_left(before)?;
         if let Some(active) = active {
             active.error_free_sync()?;
         }
@@ -199,7 +213,7 @@ impl Gate {
         let unsynced = state.unsynced();
         let prepared = MutexGuard::unlocked(&mut state, || {
             // Two unsynced segments at most: what was left behind is synced before another begins.
-            unsynced.iter().try_for_each(|active| active.error_free_sync())?;
+            self.sync_left(&unsynced)?;
             match ready {
                 Some(ready) => Ok(ready),
                 None => prepare(
@@ -253,7 +267,6 @@ impl Gate {
         match result {
             Ok(predecessor) => {
                 state.predecessor = Some(predecessor);
-                self.chain.publish_durable(predecessor.last);
                 Ok(state)
             }
             Err(CopyError::NoRoom(error)) => {

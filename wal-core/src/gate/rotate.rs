@@ -91,7 +91,7 @@ impl Gate {
         let unused = self.unbegin(&mut state);
         let unsynced = state.unsynced();
         let synced = MutexGuard::unlocked(&mut state, || {
-            unsynced.iter().try_for_each(|active| active.error_free_sync())?;
+            self.sync_left(&unsynced)?;
             unused.map_or(Ok(()), |unused| self.give_up(&unused))
         });
         state.leader = false;
@@ -103,10 +103,12 @@ impl Gate {
             // Somebody's batch still went into the old segment meanwhile: it is written there first.
             return Ok(state);
         }
-        self.begin_segment(&mut state);
-        if state.thread.is_none() {
+        if state.thread.is_none() && !state.finished.is_empty() {
+            // Without the thread the older ones are sealed here; the one that is left now has its turn at
+            // the next rotation, so that nobody waits for its sync who did not ask for one.
             return Ok(self.seal_finished(state));
         }
+        self.begin_segment(&mut state);
         self.work.notify_one();
         Ok(state)
     }
@@ -212,11 +214,12 @@ impl Gate {
             } else {
                 // A segment whose link is not written yet is still empty, and is begun by the next group.
                 if state.filling.link.is_none() {
+                    if state.thread.is_none() && !state.finished.is_empty() {
+                        state = self.seal_finished(state);
+                        continue;
+                    }
                     self.finish_active(&mut state);
                     self.work.notify_one();
-                    if state.thread.is_none() {
-                        state = self.seal_finished(state);
-                    }
                 }
                 return self.refusal(&state).map_or(Ok(()), Err);
             }

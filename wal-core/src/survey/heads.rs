@@ -36,7 +36,7 @@ pub(super) enum Head {
 }
 
 /// The frames before the records.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct FirstFrames {
     pub(super) sieve: Option<Sieve>,
     pub(super) link: Option<Link>,
@@ -101,6 +101,7 @@ impl Surveyor<'_> {
             return Ok(Head::Alien(format!("its header says segment {}", header.segment_id)));
         }
         if !self.is_ours(&header) {
+            self.foreign += 1;
             let id = crate::lsn::LogId::new(header.log_id).map_or_else(String::new, |id| id.to_string());
             return Ok(Head::Alien(format!("it belongs to the log {id}")));
         }
@@ -118,7 +119,9 @@ impl Surveyor<'_> {
     }
 
     fn is_ours(&self, header: &SegmentHeader) -> bool {
-        let ancestors = self.control.as_ref().map_or(&[][..], |control| &control.ancestors);
+        // Without a control file the links say what belongs together.
+        let Some(control) = &self.control else { return true };
+        let ancestors = &control.ancestors;
         Some(header.log_id) == self.log_id
             || ancestors
                 .iter()

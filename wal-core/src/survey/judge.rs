@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{Extra, ExtraKind, FINDINGS_MAX, Hole, Piece, Skip, Survey, Surveyor};
-use crate::control::{CONTROL_NAME, FileRow, LossRow};
+use crate::control::{CONTROL_NAME, FileRow, LossRow, lost_ranges};
 use crate::lsn::{Lsn, SegmentId};
 use crate::verdict::{Action, Evidence, Finding, Next, Place, Proof, Verdict, judge};
 
@@ -12,10 +12,10 @@ impl Surveyor<'_> {
     pub(super) fn judge(mut self) -> io::Result<Survey> {
         let holes = std::mem::take(&mut self.holes);
         let mut judged = Judged::default();
+        self.judge_control(&mut judged);
         for hole in holes {
             self.judge_hole(hole, &mut judged);
         }
-        self.judge_control(&mut judged);
         let (verdict, proof) = judged.verdict();
         let (pieces, last) = self.keep(&judged)?;
         let next = (last + 1).max(self.control.as_ref().map_or(1, |control| control.least_next));
@@ -47,6 +47,9 @@ impl Surveyor<'_> {
             bytes_read: self.bytes_read,
             records: self.records,
             segment_files: self.members.len(),
+            names: self.names,
+            foreign: self.foreign,
+            strange_mark: self.strange_mark,
         })
     }
 
@@ -58,16 +61,7 @@ impl Surveyor<'_> {
         let mark = hole.due != 0 && (whole || self.durable >= hole.due);
         let missing_to = hole.next.map_or_else(|| if mark { self.durable } else { 0 }, |next| next - 1);
         let missing = Lsn::new(hole.due).zip(Lsn::new(missing_to)).filter(|(first, last)| first <= last);
-        let losses = self.control.as_ref().map_or(&[][..], |control| &control.losses);
-        let accepted = hole.accepted
-            || losses.iter().any(|row| {
-                let there = row.segment_id == hole.row.segment_id
-                    && row.offset == hole.offset
-                    && (row.file_id == hole.row.file_id || hole.row.file_id == 0);
-                there
-                    && (hole.due == 0 || row.first <= hole.due)
-                    && missing.is_none_or(|(_, last)| last.number() <= row.last)
-            });
+        let accepted = hole.accepted || self.is_accepted(&hole, missing);
         let next = match hole.next {
             None => Next::None,
             Some(next) if next == hole.due => Next::At,
@@ -130,6 +124,29 @@ impl Surveyor<'_> {
             judged.closed = hole.clean && row.verdict != Verdict::TornTail;
         }
         judged.add(finding, row.action);
+    }
+
+    /// Whether `repair` accepted this place, and all that is missing here: a loss that was accepted in
+    /// several rows may come to be seen as one.
+    fn is_accepted(&self, hole: &Hole, missing: Option<(Lsn, Lsn)>) -> bool {
+        let losses = self.control.as_ref().map_or(&[][..], |control| &control.losses);
+        let here = losses.iter().any(|row| {
+            row.segment_id == hole.row.segment_id
+                && row.offset == hole.offset
+                && (row.file_id == hole.row.file_id || hole.row.file_id == 0 || row.file_id == 0)
+                && (hole.due == 0 || row.first <= hole.due)
+        });
+        let covered = missing.is_none_or(|(first, last)| {
+            let ranges = lost_ranges(losses.iter(), Vec::new());
+            let mut next = first.number();
+            for (from, to) in ranges {
+                if from.number() <= next {
+                    next = next.max(to.number() + 1);
+                }
+            }
+            next > last.number()
+        });
+        here && covered
     }
 
     /// The control file's own condition.
@@ -206,7 +223,10 @@ impl Surveyor<'_> {
             for piece in pieces.drain(kept.min(pieces.len())..) {
                 self.extras.push(abandoned(&piece));
             }
-            if let Some(newest) = pieces.last_mut().filter(|newest| newest.last > last) {
+            if let Some(newest) = pieces
+                .last_mut()
+                .filter(|newest| piece == kept.checked_sub(1) && (newest.end > offset || newest.last > last))
+            {
                 // Frames behind the place where the log ends were counted on the way.
                 *newest = newest.cut_at(self.storage, offset, last).map_err(|error| error.source)?;
             }

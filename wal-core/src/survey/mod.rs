@@ -23,6 +23,7 @@ mod heads;
 mod judge;
 mod order;
 mod piece;
+mod settled;
 mod walk;
 
 /// Most findings that a survey lists; what is more is counted.
@@ -85,6 +86,12 @@ pub(crate) struct Survey {
     pub(crate) bytes_read: u64,
     pub(crate) records: u64,
     pub(crate) segment_files: usize,
+    /// Segment files of another log.
+    foreign: usize,
+    /// The highest LSN that a file of this log told of which the control file does not know.
+    pub(crate) strange_mark: u64,
+    /// The names in the directory, sorted.
+    pub(crate) names: Vec<String>,
 }
 
 impl Survey {
@@ -104,6 +111,14 @@ impl Survey {
         let elements = surveyor.order();
         surveyor.walk(&elements);
         surveyor.judge()
+    }
+
+    /// Whether every segment file is of another log than the control file.
+    pub(crate) fn is_of_two_logs(&self) -> bool {
+        self.control.is_some()
+            && self.chain.is_empty()
+            && self.foreign == self.segment_files
+            && self.foreign > 0
     }
 
     /// Whether there is nothing of a log here at all.
@@ -156,6 +171,13 @@ fn read_slots(storage: &dyn Storage) -> io::Result<Option<Slots>> {
     }
 }
 
+/// The names of some entries, sorted.
+fn sorted_names(entries: &[Entry]) -> Vec<String> {
+    let mut names: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
+    names.sort_unstable();
+    names
+}
+
 struct Surveyor<'a> {
     storage: &'a dyn Storage,
     slots: Option<Slots>,
@@ -177,6 +199,9 @@ struct Surveyor<'a> {
     highest_id: u64,
     bytes_read: u64,
     records: u64,
+    names: Vec<String>,
+    foreign: usize,
+    strange_mark: u64,
 }
 
 impl<'a> Surveyor<'a> {
@@ -200,6 +225,9 @@ impl<'a> Surveyor<'a> {
             due: 1,
             bytes_read: 0,
             records: 0,
+            names: sorted_names(&entries),
+            foreign: 0,
+            strange_mark: 0,
         };
         for entry in entries {
             surveyor.sort_entry(entry);
@@ -274,10 +302,14 @@ impl<'a> Surveyor<'a> {
 
     /// Searches a whole file for frames: the first that checks, and whether any byte is not zero.
     fn sight(&mut self, at: usize, salt: Salt, due: u64) -> Option<(Option<FrameAt>, bool)> {
+        self.sight_from(at, salt, HEADER_PAGE_BYTES, due)
+    }
+
+    fn sight_from(&mut self, at: usize, salt: Salt, from: u64, due: u64) -> Option<(Option<FrameAt>, bool)> {
         let member = self.members.get(at)?;
         let file = self.open(&member.name).ok()?;
-        let mut walk = Walk::new(Window::new(file, member.bytes, SCAN_CHUNK_BYTES), salt, HEADER_PAGE_BYTES);
-        let sighting = walk.search(HEADER_PAGE_BYTES, due).ok()?;
+        let mut walk = Walk::new(Window::new(file, member.bytes, SCAN_CHUNK_BYTES), salt, from);
+        let sighting = walk.search(from, due).ok()?;
         self.bytes_read += walk.window.bytes_read;
         self.durable = self.durable.max(sighting.durable);
         Some((sighting.frame, sighting.nonzero))

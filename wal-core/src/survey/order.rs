@@ -1,8 +1,9 @@
 //! Steps 3 and 4 of a survey: the chain by its links, and what is not on it.
 
-use super::heads::Head;
+use super::heads::{Head, read_first_frames};
 use super::{Element, Extra, ExtraKind, Surveyor};
 use crate::control::FileRow;
+use crate::segment::HEADER_PAGE_BYTES;
 use crate::verdict::Place;
 
 impl Surveyor<'_> {
@@ -27,6 +28,20 @@ impl Surveyor<'_> {
             .find(|&at| self.id(at) < id && self.link(at).is_some() && !self.is_listed_as_abandoned(at))
     }
 
+    /// The newest member whose link checks. Without a control file the log is that of the newest epoch, and
+    /// what it branched from is known by links alone.
+    fn newest_linked(&self) -> Option<usize> {
+        let newest = self.linked_below(u64::MAX)?;
+        if self.control.is_some() {
+            return Some(newest);
+        }
+        let of_this_log = |at: &usize| match self.members.get(*at).map(|member| &member.head) {
+            Some(Head::Ours { header, .. }) => Some(header.log_id) == self.log_id,
+            _ => false,
+        };
+        (0..=newest).rev().filter(|at| self.link(*at).is_some()).find(of_this_log)
+    }
+
     pub(super) fn is_listed_as_abandoned(&self, at: usize) -> bool {
         let row = FileRow { segment_id: self.id(at), file_id: self.file_id(at) };
         self.control.as_ref().is_some_and(|control| control.abandoned.contains(&row))
@@ -36,7 +51,7 @@ impl Surveyor<'_> {
     pub(super) fn order(&mut self) -> Vec<Element> {
         let mut elements = Vec::new();
         self.dismiss_strangers();
-        let mut cursor = self.linked_below(u64::MAX).map(|at| (at, self.file_id(at)));
+        let mut cursor = self.newest_linked().map(|at| (at, self.file_id(at)));
         while let Some((at, file_id)) = cursor {
             elements.push(Element::Present { member: at, file_id });
             cursor = if self.is_head(at) { None } else { self.predecessor(at, &mut elements) };
@@ -60,7 +75,14 @@ impl Surveyor<'_> {
         let mut behind: Vec<(u64, Element)> = Vec::new();
         for at in 0..self.members.len() {
             let id = self.id(at);
-            let Some(file_id) = self.named_file_id(id).filter(|_| id > self.top) else { continue };
+            if id <= self.top {
+                continue;
+            }
+            if let Some(Head::Alien(note)) = self.members.get(at).map(|member| &member.head) {
+                self.note_file(at, Place::Alien, note.clone());
+                continue;
+            }
+            let Some(file_id) = self.named_file_id(id) else { continue };
             if self.is_listed_as_abandoned(at) {
                 continue;
             }
@@ -125,6 +147,7 @@ impl Surveyor<'_> {
             })
             .collect();
         for at in strangers {
+            self.strange_mark = self.strange_mark.max(self.told_by(at));
             if let Some(member) = self.members.get_mut(at) {
                 member.head =
                     Head::Alien("no control slot knows it: it was not begun by this log".to_owned());
@@ -132,7 +155,24 @@ impl Surveyor<'_> {
         }
     }
 
-    fn predecessor(&self, at: usize, elements: &mut Vec<Element>) -> Option<(usize, u64)> {
+    /// The highest LSN that the frames of a file tell of.
+    fn told_by(&mut self, at: usize) -> u64 {
+        let Some(Head::Ours { header, .. }) = self.members.get(at).map(|member| &member.head) else {
+            return 0;
+        };
+        let (salt, known) = (header.salt(), self.durable);
+        let mut told = 0;
+        let mut from = HEADER_PAGE_BYTES;
+        while let Some((Some(frame), _)) = self.sight_from(at, salt, from, 1) {
+            told = told.max(frame.header.next_lsn() - 1);
+            from = frame.end();
+        }
+        // What it proves, it proves of itself.
+        self.durable = known;
+        told
+    }
+
+    fn predecessor(&mut self, at: usize, elements: &mut Vec<Element>) -> Option<(usize, u64)> {
         let Some(link) = self.link(at) else {
             return self.linked_below(self.id(at)).map(|below| (below, self.file_id(below)));
         };
@@ -150,14 +190,29 @@ impl Surveyor<'_> {
                     return Some((other, header.file_id));
                 }
             }
-            Some((other, Head::Rotten(_) | Head::Unreadable(_) | Head::Newer(_))) => {
+            Some((other, Head::Rotten(_))) => {
+                self.name_rotten(other, named);
                 return Some((other, named.file_id));
             }
+            Some((other, Head::Unreadable(_) | Head::Newer(_))) => return Some((other, named.file_id)),
             _ => {}
         }
         elements.push(Element::Absent(named));
         let below = named.segment_id.min(self.id(at));
         self.linked_below(below).map(|below| (below, self.file_id(below)))
+    }
+
+    /// A link knows the file id of a file whose own header does not check: its frames can be read.
+    fn name_rotten(&mut self, at: usize, named: FileRow) {
+        let salt = self.salt(named.segment_id, named.file_id);
+        let Some(member) = self.members.get(at) else { return };
+        let first = self.open(&member.name).and_then(|file| read_first_frames(file, salt));
+        if let Some(member) = self.members.get_mut(at) {
+            member.head = match first {
+                Ok(first) => Head::Rotten(Some((named.file_id, first))),
+                Err(error) => Head::Unreadable(error.to_string()),
+            };
+        }
     }
 
     /// The LSN that is due at the beginning of the chain.

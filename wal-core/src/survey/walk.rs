@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::heads::{FirstFrames, Head, read_first_frames};
+use super::heads::Head;
 use super::{Element, Extra, ExtraKind, Hole, Piece, Surveyor};
 use crate::control::FileRow;
 use crate::frame::{FrameKind, Salt};
 use crate::lsn::SegmentId;
 use crate::scan::{FrameAt, SCAN_CHUNK_BYTES, Step, Stop, Walk, Window, read_seal};
-use crate::segment::{HEADER_PAGE_BYTES, Link, PlaneTable, SegmentHeader, SparseIndex};
+use crate::segment::{HEADER_PAGE_BYTES, Link, PlaneTable, SEAL_BYTES_MAX, SegmentHeader, SparseIndex};
 use crate::storage::StorageFile;
 use crate::verdict::Place;
+use crate::wire::len_usize;
 
 impl Surveyor<'_> {
     /// Step 5 and 6: the frames, forwards.
@@ -27,6 +28,7 @@ impl Surveyor<'_> {
                 }
             }
         }
+        self.look_at_seals();
         self.look_at_loose_files(elements);
         self.look_for_vanished_records();
     }
@@ -80,22 +82,11 @@ impl Surveyor<'_> {
             note,
         };
         let (header, first) = match &member.head {
-            Head::Ours { header, first } => (
-                Some(header.clone()),
-                FirstFrames {
-                    sieve: first.sieve.clone(),
-                    link: first.link,
-                    note: first.note.clone(),
-                    ..*first
-                },
-            ),
-            Head::Rotten(_) => {
+            Head::Ours { header, first } => (Some(header.clone()), first.clone()),
+            Head::Rotten(named) => {
+                let first = named.as_ref().map(|(_, first)| first.clone()).unwrap_or_default();
                 let hole = bad(Place::Header, "the header page does not check".to_owned(), self.due);
                 self.note(Hole { next: Some(self.due), ..hole });
-                let first = self
-                    .open(&name)
-                    .and_then(|file| read_first_frames(file, self.salt(id, file_id)))
-                    .unwrap_or_default();
                 (None, first)
             }
             Head::Newer(version) => {
@@ -145,6 +136,48 @@ impl Surveyor<'_> {
         Salt::new(log_id.unwrap_or_default(), id, file_id)
     }
 
+    /// Segments are sealed in order, each durably before the next. So where a later one has its seal, or the
+    /// log was closed, bytes behind an end that are no seal were one once.
+    fn look_at_seals(&mut self) {
+        let closed =
+            self.control.as_ref().and_then(|control| control.clean).is_some_and(|clean| clean.sealed);
+        let mut proved = closed;
+        for at in (0..self.pieces.len().saturating_sub(1)).rev() {
+            let due = self.pieces.get(at + 1).map_or(0, |piece| piece.base);
+            let Some(piece) = self.pieces.get(at) else { continue };
+            if piece.sealed {
+                proved = true;
+            } else if proved
+                && piece.sieve.is_none()
+                && piece.skips.is_empty()
+                && self.has_bytes_behind(piece)
+            {
+                let hole = Hole {
+                    name: piece.name.clone(),
+                    row: FileRow { segment_id: piece.id, file_id: piece.file_id },
+                    piece: None,
+                    place: Place::Seal,
+                    offset: piece.end,
+                    to: None,
+                    due,
+                    next: Some(due),
+                    reused: false,
+                    clean: false,
+                    accepted: false,
+                    note: "a later segment has its seal, and the one here does not check".to_owned(),
+                };
+                self.note(hole);
+            }
+        }
+    }
+
+    fn has_bytes_behind(&self, piece: &Piece) -> bool {
+        let Ok(file) = self.open(&piece.name) else { return false };
+        let mut window = Window::new(file, piece.file_bytes, SCAN_CHUNK_BYTES);
+        let behind = window.bytes(piece.end, len_usize(SEAL_BYTES_MAX));
+        behind.is_ok_and(|bytes| bytes.iter().any(|&byte| byte != 0))
+    }
+
     /// Files above the newest linked segment: prepared, torn at their first write, or damaged.
     fn look_at_loose_files(&mut self, elements: &[Element]) {
         let on_chain: Vec<usize> = elements.iter().filter_map(Element::member).collect();
@@ -170,7 +203,8 @@ impl Surveyor<'_> {
                     self.note_file(at, Place::Header, "the header page does not check".to_owned())
                 }
                 Head::Newer(version) => self.note_file(at, Place::Newer, format!("format version {version}")),
-                Head::Alien(note) => self.note_file(at, Place::Alien, note.clone()),
+                // Told when the chain was put in order.
+                Head::Alien(_) => {}
                 Head::Unreadable(note) => self.note_file(at, Place::Io, note.clone()),
             }
         }

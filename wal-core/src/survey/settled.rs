@@ -1,0 +1,34 @@
+//! A survey that can be believed beside a live writer.
+//!
+//! A survey is a series of reads and not one moment. So it counts only if neither slots nor names have
+//! changed meanwhile, and what is not clean counts only if a second survey repeats it.
+
+use std::io;
+
+use super::{Survey, read_slots, sorted_names};
+use crate::storage::Storage;
+use crate::verdict::Verdict;
+
+/// Most surveys before the last one is taken as it is.
+const LOOKS: u32 = 32;
+
+impl Survey {
+    /// Surveys until the directory has held still for it.
+    pub(crate) fn settled(storage: &dyn Storage) -> io::Result<Survey> {
+        let mut survey = Survey::new(storage)?;
+        for _ in 1..LOOKS {
+            let slots = read_slots(storage).unwrap_or_else(|_| survey.slots.clone());
+            let still = survey.slots == slots && survey.names == sorted_names(&storage.list()?);
+            if still && survey.verdict == Verdict::Clean {
+                break;
+            }
+            let again = Survey::new(storage)?;
+            let same = still && again.findings == survey.findings && again.names == survey.names;
+            survey = again;
+            if same {
+                break;
+            }
+        }
+        Ok(survey)
+    }
+}
