@@ -483,3 +483,24 @@ fn begun_rows_name_only_segments_that_nothing_else_names() {
         assert!(rows.iter().all(|&id| id >= 3), "segments 1 and 2 are named by links: rows of {rows:?}");
     }
 }
+
+// A link of a kind that a later version writes, in the newest segment, which nothing proves.
+// faults: B017, B145
+#[test]
+fn a_link_of_a_later_version_is_not_torn() {
+    for storage in [closed(&[4, 4]), unclean(&[4, 4])] {
+        let newest = segment(2);
+        for (at, value, verdict) in [(28, 9, Verdict::UnknownVersion), (29, 1, Verdict::UnknownVersion)] {
+            let storage = storage.fork_live();
+            edit(&storage, &newest, |bytes| {
+                bytes[4096 + at] = value;
+                crate::support::reseal_frame(bytes, 4096);
+            });
+            let before = contents(&storage);
+            assert_eq!(refusal(&storage).verdict, verdict, "byte {at}");
+            let mut after = contents(&storage);
+            after.retain(|name, _| before.contains_key(name));
+            assert_eq!(before, after, "nothing is cut");
+        }
+    }
+}

@@ -15,8 +15,8 @@ use crate::wire::len64;
 /// ```
 /// use planewal_core::Batch;
 /// let mut batch = Batch::new();
-/// batch.push(0x80, 1, b"first")?;
-/// batch.push(0x80, 1, b"second")?;
+/// batch.push(0x80, 0x80, b"first")?;
+/// batch.push(0x80, 0x80, b"second")?;
 /// assert_eq!(batch.records(), 2);
 /// # Ok::<(), planewal_core::AppendError>(())
 /// ```

@@ -104,7 +104,7 @@ pub enum OpenError {
         /// What it is.
         finding: Box<Finding>,
     },
-    /// The directory is a backup; `restore` makes a log of it.
+    /// The directory is marked as a backup, which is not to be written. This version makes none.
     #[error("{dir}: this is a backup, to be restored and not to be written")]
     Backup {
         /// The directory.
@@ -160,11 +160,12 @@ pub enum AppendError {
     /// log needs no reopening.
     #[error("the log is full: {0}")]
     Full(#[source] Arc<StorageError>),
-    /// The storage could not prepare room; no LSN was given, nothing is lost.
+    /// The storage could not prepare room; no LSN was given, nothing is lost, and the same batch may be
+    /// tried again.
     #[error(transparent)]
     Storage(#[from] Arc<StorageError>),
-    /// A write or sync failed, now or before. Records that this call appended may be there or not:
-    /// opening the log again decides.
+    /// A write or sync failed, now or before. Records that this call appended may be there or not. Drop every
+    /// clone of the handle, open the log again, and read what is there; until then reading still works.
     #[error("the log is poisoned: {0}")]
     Poisoned(Arc<Poison>),
     /// The log was closed.
@@ -201,14 +202,17 @@ pub enum AppendError {
     },
 }
 
-/// Why reading stopped. After [`ReadError::Lost`] the reader can go on.
+/// Why reading stopped. After [`ReadError::Lost`] and [`ReadError::NotKept`] the next call goes on behind the
+/// gap; [`ReadError::Storage`] may pass; the others stay. `Retired`, `Ahead`, `OtherLog` and `Diverged` come
+/// from where a reader starts, `Diverged` also from a view's reader that had to look again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     /// The log does not check here.
     #[error("{0}")]
     Broken(Box<Finding>),
-    /// Records that `repair` gave up. Told once; the next call goes on behind them.
+    /// Records that `repair` gave up, or, for a view that reads past damage, that are missing. Told once;
+    /// the next call goes on behind them.
     #[error("LSN {first} to {last} were lost and given up by repair")]
     Lost {
         /// The first LSN lost.

@@ -59,7 +59,7 @@ pub struct Options {
     /// Size of a segment, header and all, 16 KiB to 1 GiB; a batch that is larger gets a larger segment
     /// of its own. Default: 64 MiB.
     pub segment_bytes: u64,
-    /// Most payload of one batch, and so of one record, 1 byte to 1 GiB. Default: 64 MiB.
+    /// Most payload of one batch, and so of one record, 1 byte to 1 GiB; checked when it is committed. Default: 64 MiB.
     pub record_bytes_max: u64,
     /// Most bytes that one group carries, 4 KiB to 16 MiB; a larger batch goes alone. Twice this is the
     /// memory that the writer holds. Default: 1 MiB.
@@ -68,12 +68,14 @@ pub struct Options {
     pub recovery: Recovery,
     /// How room is made ahead of the writer. Default: zeros are written.
     pub preparation: Allocation,
-    /// Room made at a time, 4 KiB to 64 MiB. Default: 1 MiB.
+    /// Room made at a time, 4 KiB to 64 MiB. With less than this free, an append that needs new room is answered
+    /// `Full`. Default: 1 MiB.
     pub prepare_bytes: u64,
-    /// How long after the last commit a beacon proves it, up to 60 s; zero: never. Default: 10 ms.
+    /// How long after the last durable commit a beacon proves it to later readers, up to 60 s; zero: never. A
+    /// beacon is written and not synced, and makes nothing durable. Default: 10 ms.
     pub beacon_idle: Duration,
-    /// Whether the log may start its one thread, which prepares, seals, writes beacons and writes
-    /// `Buffered` records. Without it whoever commits does the first two, and there are no beacons.
+    /// Whether the log may start its one thread, which prepares, seals, writes beacons, leads for
+    /// tickets that are only polled, and writes `Buffered` records once 256 KiB of them stand. Without it whoever commits does the first two, and there are no beacons.
     /// Default: yes.
     pub io_thread: bool,
 }

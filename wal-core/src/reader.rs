@@ -98,6 +98,9 @@ pub struct Position {
 }
 
 /// Reads records in LSN order.
+///
+/// It may outlive the [`Wal`](crate::Wal) or [`View`](crate::View) that it came from; it does not hold the
+/// writer's lock.
 #[derive(Debug)]
 pub struct Reader {
     chain: Arc<Chain>,
@@ -212,8 +215,12 @@ impl Reader {
         Ok(true)
     }
 
-    /// The next record; `None` when everything that is written has been read. The reader can be asked
-    /// again later, and goes on when there is more.
+    /// The next record; `None` when everything that is written has been read. A reader of a [`Wal`] can be
+    /// asked again later, and goes on when there is more; what is only `Buffered` it does not see. A
+    /// reader of a [`View`] ends where the log ended when it last looked.
+    ///
+    /// [`Wal`]: crate::Wal
+    /// [`View`]: crate::View
     ///
     /// # Errors
     /// [`ReadError::Lost`] and [`ReadError::NotKept`] once for each range that is gone, after which the

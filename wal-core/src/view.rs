@@ -18,7 +18,9 @@ use crate::survey::Survey;
 
 /// A log as it was at one moment, for reading.
 ///
-/// It opens whatever the verdict is: a damaged log can be looked at, and read up to the damage.
+/// It opens whatever the verdict is: a damaged log can be looked at, and read up to the damage. Opening
+/// reads and checks the whole log; a view does not follow what is appended later, so open another one for
+/// that. Beside a live writer the end may look torn: a group is being written there.
 #[derive(Debug)]
 pub struct View {
     chain: Arc<Chain>,

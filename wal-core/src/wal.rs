@@ -24,7 +24,7 @@ use crate::ticket::Ticket;
 /// use planewal_core::{Lsn, Options, Wal};
 /// # let dir = tempfile::tempdir()?;
 /// let wal = Wal::open(dir.path().join("log"), Options::default())?;
-/// let lsn = wal.append(0x80, 1, b"hello")?; // durable when it returns
+/// let lsn = wal.append(0x80, 0x80, b"hello")?; // durable when it returns
 /// assert_eq!(wal.durable(), Some(lsn));
 /// let mut reader = wal.read(Lsn::FIRST)?;
 /// while let Some(record) = reader.next()? {
@@ -53,7 +53,8 @@ impl Drop for Handle {
 impl Wal {
     /// Opens the log in a directory, recovering it if it was not closed.
     ///
-    /// One process writes at a time. The directory is made with mode 0700 if the options allow, its
+    /// Reads and checks the whole log, at the speed of the disk. One process writes at a time; the lock dies
+    /// with the process, and a second open in the same process is refused as well. The directory is made with mode 0700 if the options allow, its
     /// files with 0600.
     ///
     /// # Errors
@@ -97,6 +98,9 @@ impl Wal {
     }
 
     /// Appends one record and waits until it is as durable as the options say.
+    ///
+    /// Planes and kinds from `0x80` up are an application's; those below are given out by
+    /// `planewal-records`. Zero is never valid.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -163,6 +167,13 @@ impl Wal {
     /// As [`Wal::wait_durable`].
     pub fn wait_written(&self, lsn: Lsn) -> Result<(), AppendError> {
         self.gate().wait(lsn, Durability::Written)
+    }
+
+    /// The first LSN that is kept, or the next one to come if there is none: where reading everything starts.
+    #[must_use]
+    pub fn first(&self) -> Lsn {
+        let chain = &self.gate().chain;
+        chain.first().and_then(Lsn::new).unwrap_or_else(|| self.next())
     }
 
     /// The last LSN given out; `None` before the first.

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     plane: u8,
 
     /// Kind of the records, 1 to 255
-    #[arg(long, value_name = "N", default_value = "0x01", value_parser = parse::tag)]
+    #[arg(long, value_name = "N", default_value = "0x80", value_parser = parse::tag)]
     kind: u8,
 
     /// How safe a batch is when the next one begins

@@ -291,6 +291,9 @@ fn reason(label: &str) -> &'static str {
         "seal-damaged" => {
             "a clean close wrote a seal here that does not check any more; it holds no record, so nothing is lost"
         }
+        "seal-damaged-within" => {
+            "the segment was sealed here and its seal does not check any more; it holds no record, so nothing is lost"
+        }
         "seal-contradicted" => "a seal does not check, and a durable mark shows that more records were here",
         "seal-overrun" => "a clean close sealed the log here, and frames lie behind it",
         "filler-damaged" => {

@@ -43,6 +43,8 @@ pub(super) struct FirstFrames {
     pub(super) start: u64,
     pub(super) durable: u64,
     pub(super) note: String,
+    /// What stands in the place of the link.
+    pub(super) stopped: Option<Place>,
 }
 
 impl Surveyor<'_> {
@@ -106,7 +108,7 @@ impl Surveyor<'_> {
             return Ok(Head::Alien(format!("it belongs to the log {id}")));
         }
         let first = read_first_frames(file, header.salt())?;
-        Ok(Head::Ours { header, first })
+        Ok(if first.stopped == Some(Place::Newer) { Head::Newer(1) } else { Head::Ours { header, first } })
     }
 
     /// The file id that the control file knows for a segment.
@@ -163,6 +165,7 @@ pub(super) fn read_first_frames(file: Arc<dyn StorageFile>, salt: Salt) -> io::R
             Err(stop) => {
                 first.durable = first.durable.max(stop.durable);
                 first.note = stop.note;
+                first.stopped = Some(stop.place);
                 return Ok(first);
             }
         }

@@ -58,7 +58,7 @@ impl Surveyor<'_> {
             .piece
             .and_then(|at| self.pieces.get(at)?.sieve.as_ref())
             .is_some_and(|sieve| hole.due <= sieve.last);
-        let mark = hole.due != 0 && (whole || self.durable >= hole.due);
+        let mark = hole.due != 0 && (whole || hole.proved || self.durable >= hole.due);
         let missing_to = hole.next.map_or_else(|| if mark { self.durable } else { 0 }, |next| next - 1);
         let missing = Lsn::new(hole.due).zip(Lsn::new(missing_to)).filter(|(first, last)| first <= last);
         let accepted = hole.accepted || self.is_accepted(&hole, missing);

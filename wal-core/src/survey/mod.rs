@@ -159,6 +159,8 @@ struct Hole {
     clean: bool,
     /// The log itself says that nothing is due here.
     accepted: bool,
+    /// What lies here shows by itself that it was whole once.
+    proved: bool,
     note: String,
 }
 
@@ -346,6 +348,7 @@ impl<'a> Surveyor<'a> {
             reused: false,
             clean: false,
             accepted: false,
+            proved: false,
             note,
         };
         self.note(hole);

@@ -48,6 +48,7 @@ impl Surveyor<'_> {
             reused: false,
             clean: false,
             accepted: false,
+            proved: false,
             note,
         };
         self.note_open(hole);
@@ -79,6 +80,7 @@ impl Surveyor<'_> {
             reused: false,
             clean: false,
             accepted: false,
+            proved: false,
             note,
         };
         let (header, first) = match &member.head {
@@ -125,7 +127,7 @@ impl Surveyor<'_> {
             sieve: first.sieve,
         };
         self.pieces.push(piece);
-        PieceWalk { surveyor: self, file, successor, newest, note: first.note }.run();
+        PieceWalk { surveyor: self, file, successor, newest, note: first.note, stopped: first.stopped }.run();
     }
 
     pub(super) fn salt(&self, id: u64, file_id: u64) -> Salt {
@@ -164,6 +166,7 @@ impl Surveyor<'_> {
                     reused: false,
                     clean: false,
                     accepted: false,
+                    proved: false,
                     note: "a later segment has its seal, and the one here does not check".to_owned(),
                 };
                 self.note(hole);
@@ -233,6 +236,7 @@ impl Surveyor<'_> {
             reused: false,
             clean: false,
             accepted: false,
+            proved: false,
             note,
         };
         match self.sight(at, salt, 1) {
@@ -265,6 +269,7 @@ struct PieceWalk<'s, 'a> {
     successor: Option<Link>,
     newest: bool,
     note: String,
+    stopped: Option<Place>,
 }
 
 impl PieceWalk<'_, '_> {
@@ -387,6 +392,8 @@ impl PieceWalk<'_, '_> {
     }
 
     fn new_hole(&mut self, place: Place, offset: u64, note: String, next: Option<u64>) -> Hole {
+        // A frame with the right CRC that is no link was not torn: it was whole once, whatever it is.
+        let proved = place == Place::Link && self.stopped == Some(Place::Order);
         let at = self.at();
         let due = self.surveyor.due;
         let piece = self.piece();
@@ -404,6 +411,7 @@ impl PieceWalk<'_, '_> {
             reused,
             clean: false,
             accepted: false,
+            proved,
             note,
         }
     }
