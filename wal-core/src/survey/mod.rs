@@ -180,6 +180,27 @@ fn sorted_names(entries: &[Entry]) -> Vec<String> {
     names
 }
 
+impl Hole {
+    /// A hole at the beginning of a file, outside the pieces.
+    fn new(name: String, row: FileRow, place: Place, note: String) -> Hole {
+        Hole {
+            name,
+            row,
+            piece: None,
+            place,
+            offset: 0,
+            to: None,
+            due: 0,
+            next: None,
+            reused: false,
+            clean: false,
+            accepted: false,
+            proved: false,
+            note,
+        }
+    }
+}
+
 struct Surveyor<'a> {
     storage: &'a dyn Storage,
     slots: Option<Slots>,
@@ -336,21 +357,7 @@ impl<'a> Surveyor<'a> {
     fn note_file(&mut self, at: usize, place: Place, note: String) {
         let Some(member) = self.members.get(at) else { return };
         let row = FileRow { segment_id: member.id, file_id: self.file_id(at) };
-        let hole = Hole {
-            name: member.name.clone(),
-            row,
-            piece: None,
-            place,
-            offset: 0,
-            to: None,
-            due: 0,
-            next: None,
-            reused: false,
-            clean: false,
-            accepted: false,
-            proved: false,
-            note,
-        };
+        let hole = Hole::new(member.name.clone(), row, place, note);
         self.note(hole);
     }
 }

@@ -36,21 +36,7 @@ impl Surveyor<'_> {
     fn note_absent(&mut self, row: FileRow) {
         let name = SegmentId::new(row.segment_id).map_or_else(String::new, SegmentId::file_name);
         let note = "the file is not there, or another one has its name".to_owned();
-        let hole = Hole {
-            name,
-            row,
-            piece: None,
-            place: Place::Absent,
-            offset: 0,
-            to: None,
-            due: self.due,
-            next: None,
-            reused: false,
-            clean: false,
-            accepted: false,
-            proved: false,
-            note,
-        };
+        let hole = Hole { due: self.due, ..Hole::new(name, row, Place::Absent, note) };
         self.note_open(hole);
     }
 
@@ -68,21 +54,8 @@ impl Surveyor<'_> {
         let Some(member) = self.members.get(at) else { return };
         let (name, id, bytes) = (member.name.clone(), member.id, member.bytes);
         let row = FileRow { segment_id: id, file_id };
-        let bad = |place: Place, note: String, due: u64| Hole {
-            name: name.clone(),
-            row,
-            piece: None,
-            place,
-            offset: 0,
-            to: None,
-            due,
-            next: None,
-            reused: false,
-            clean: false,
-            accepted: false,
-            proved: false,
-            note,
-        };
+        let bad =
+            |place: Place, note: String, due: u64| Hole { due, ..Hole::new(name.clone(), row, place, note) };
         let (header, first) = match &member.head {
             Head::Ours { header, first } => (Some(header.clone()), first.clone()),
             Head::Rotten(named) => {
@@ -155,19 +128,15 @@ impl Surveyor<'_> {
                 && self.has_bytes_behind(piece)
             {
                 let hole = Hole {
-                    name: piece.name.clone(),
-                    row: FileRow { segment_id: piece.id, file_id: piece.file_id },
-                    piece: None,
-                    place: Place::Seal,
                     offset: piece.end,
-                    to: None,
                     due,
                     next: Some(due),
-                    reused: false,
-                    clean: false,
-                    accepted: false,
-                    proved: false,
-                    note: "a later segment has its seal, and the one here does not check".to_owned(),
+                    ..Hole::new(
+                        piece.name.clone(),
+                        FileRow { segment_id: piece.id, file_id: piece.file_id },
+                        Place::Seal,
+                        "a later segment has its seal, and the one here does not check".to_owned(),
+                    )
                 };
                 self.note(hole);
             }
@@ -225,19 +194,9 @@ impl Surveyor<'_> {
         let name = name.to_owned();
         let due = self.due;
         let hole = |place, note| Hole {
-            name: name.clone(),
-            row,
-            piece: None,
-            place,
             offset: HEADER_PAGE_BYTES,
-            to: None,
             due,
-            next: None,
-            reused: false,
-            clean: false,
-            accepted: false,
-            proved: false,
-            note,
+            ..Hole::new(name.clone(), row, place, note)
         };
         match self.sight(at, salt, 1) {
             None => self.note(hole(Place::Io, "cannot be read".to_owned())),
@@ -400,19 +359,13 @@ impl PieceWalk<'_, '_> {
         let reused = piece.header.as_ref().is_some_and(|header| header.reused);
         let row = FileRow { segment_id: piece.id, file_id: piece.file_id };
         Hole {
-            name: piece.name.clone(),
-            row,
             piece: Some(at),
-            place,
             offset,
-            to: None,
             due,
             next,
             reused,
-            clean: false,
-            accepted: false,
             proved,
-            note,
+            ..Hole::new(piece.name.clone(), row, place, note)
         }
     }
 
