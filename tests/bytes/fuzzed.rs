@@ -102,6 +102,14 @@ fn a_link_that_points_forwards_ends_a_survey() {
     }
 }
 
+// open_directory: ec aa 7b 05 26 aa aa aa aa aa 2a aa aa 00 00
+#[test]
+fn a_damaged_stand_in_speaks_for_all_its_lsns() {
+    fuzzing::open_directory(&[
+        0xec, 0xaa, 0x7b, 5, 0x26, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0x2a, 0xaa, 0xaa, 0, 0,
+    ]);
+}
+
 fn cases(few: u32) -> ProptestConfig {
     ProptestConfig {
         cases: if long() { few * 50 } else { few },

@@ -186,3 +186,79 @@ fn tickets_of_a_log_whose_handles_are_gone_are_answered() {
     assert!(matches!(ticket.wait(), Err(AppendError::Abandoned)) || ticket.wait().is_ok());
     assert!(written.wait().is_ok(), "dropping the last handle writes what is staged");
 }
+
+// What was staged while somebody led is written before the lock goes.
+#[test]
+fn dropping_the_last_handle_writes_what_is_staged_behind_a_group_under_way() {
+    let disk = MemStorage::new(8);
+    let storage = FaultStorage::new(Arc::new(disk.clone()));
+    let wal = Wal::open_on(Arc::new(storage.clone()), small()).unwrap();
+    wal.append(0x80, 1, b"makes the segment").unwrap();
+    storage.inject(Fault::hang().at(Op::Write, 1).on_name(".wal"));
+    let first = wal.submit_as(&mut batch(1), Durability::Written).unwrap();
+    std::thread::scope(|scope| {
+        let leader = scope.spawn(|| first.wait().map(|receipt| receipt.last));
+        assert!(storage.wait_hung());
+        let second = wal.submit_as(&mut batch(2), Durability::Written).unwrap();
+        let dropped = scope.spawn(move || drop(wal));
+        storage.release();
+        assert_eq!(leader.join().unwrap().unwrap().number(), 2);
+        dropped.join().unwrap();
+        assert_eq!(second.wait().unwrap().last.number(), 3);
+    });
+    let wal = loop {
+        match Wal::open_on(Arc::new(disk.clone()), small()) {
+            Err(planewal::OpenError::Locked { .. }) => std::thread::yield_now(),
+            other => break other.unwrap(),
+        }
+    };
+    assert_eq!(wal.last(), Lsn::new(3));
+}
+
+// A stalled group of a log whose handles are gone is not written any more: the lock is gone, too.
+#[test]
+fn nothing_is_written_once_the_lock_is_gone() {
+    for io_thread in [true, false] {
+        let storage = FaultStorage::new(Arc::new(MemStorage::new(9)));
+        let options = Options { io_thread, ..small() };
+        let wal = Wal::open_on(Arc::new(storage.clone()), options.clone()).unwrap();
+        wal.append(0x80, 1, b"makes the segment").unwrap();
+        for op in [Op::Write, Op::Create, Op::Allocate] {
+            storage.inject(Fault::error(io::ErrorKind::StorageFull).at(op, 1).on_name(".wal").sticky());
+        }
+        let ticket = wal.submit_as(&mut batch(1), Durability::Written).unwrap();
+        if io_thread {
+            assert!(ticket.wait_timeout(Duration::from_millis(50)).unwrap().is_none(), "there is no room");
+        } else {
+            assert!(matches!(wal.append(0x80, 1, &[7; 60_000]), Err(AppendError::Full(_))));
+        }
+        drop(wal);
+        storage.clear_faults();
+        // The lock is free, at once or when the thread's last try is over.
+        let other = loop {
+            match Wal::open_on(Arc::new(storage.clone()), options.clone()) {
+                Err(planewal::OpenError::Locked { .. }) => std::thread::yield_now(),
+                other => break other.unwrap(),
+            }
+        };
+        let before = storage.mutations();
+        assert!(matches!(ticket.wait(), Err(AppendError::Abandoned)));
+        assert_eq!(storage.mutations(), before, "written without the lock");
+        assert_eq!(other.last(), Lsn::new(1));
+    }
+}
+
+#[test]
+fn closing_twice_at_once_closes_once() {
+    for round in 0..50 {
+        let disk = MemStorage::new(round);
+        let wal = Wal::open_on(Arc::new(disk.clone()), small()).unwrap();
+        wal.append(0x80, 1, b"one").unwrap();
+        std::thread::scope(|scope| {
+            let closers: Vec<_> = (0..3).map(|_| scope.spawn(|| wal.close())).collect();
+            closers.into_iter().for_each(|closer| closer.join().unwrap().unwrap());
+        });
+        let again = Wal::open_on(Arc::new(disk), small()).unwrap();
+        assert!(!again.recovery().unclean);
+    }
+}

@@ -26,7 +26,7 @@ use std::io;
 
 use crate::error::StorageError;
 use crate::io_util::{read_full, write_full};
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, SegmentId};
 use crate::storage::{Access, Storage, StorageFile};
 use crate::wire::{Cursor, Put, crc, len_usize, len64, padded};
 
@@ -397,7 +397,8 @@ fn parse_state(cursor: &mut Cursor<'_>, flags: u32) -> Option<ControlState> {
     let rows = rows.chain(state.ancestors.iter().flat_map(|row| [row.last_segment_id, row.last_lsn]));
     let rows = rows.chain(state.history.iter().flat_map(|row| [row.epoch, row.kept]));
     let sound = state.log_id != [0; 16]
-        && positive.iter().all(|number| *number != 0 && in_range(number))
+        && positive.iter().all(|number| *number != 0 && *number <= SegmentId::MAX_NUMBER)
+        && state.durable <= SegmentId::MAX_NUMBER
         && [state.durable, clean.segment_id, clean.last].iter().all(in_range)
         && rows.clone().all(|number| in_range(&number));
     (sound && cursor.remaining() == 0).then_some(state)

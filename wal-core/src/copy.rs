@@ -118,7 +118,8 @@ impl PendingCopy {
             .state
             .abandoned
             .extend(self.replaced().map(|piece| FileRow { segment_id: piece.id, file_id: piece.file_id }));
-        control.state.abandoned.truncate(ABANDONED_ROWS_MAX);
+        let surplus = control.state.abandoned.len().saturating_sub(ABANDONED_ROWS_MAX);
+        control.state.abandoned.drain(..surplus);
         control.write_both()?;
 
         let cut = predecessor.cut_at(storage, self.from, self.first - 1)?;

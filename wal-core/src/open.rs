@@ -1,9 +1,9 @@
 //! Opening for writing: the survey's verdict, acted on in an order that a crash may interrupt anywhere.
 //!
 //! The steps are those of `docs/recovery.md`: lock; survey and verdict, where a refusal has changed
-//! nothing; both slots, with the new epoch and what will be removed; sync of what is relied on; copy of
+//! nothing; sync of what is relied on; both slots, with the new epoch and what will be removed; copy of
 //! the unproved tail into one new segment; both slots again, for it is durable now; cut and seal of its
-//! predecessor, removal of what was abandoned; appends.
+//! predecessor; appends.
 //!
 //! Records above the durable mark may be in the page cache only, even after a sync that once failed.
 //! So they are written anew before anybody may rely on them.
@@ -252,6 +252,11 @@ impl Opening {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(StorageError::new("remove", &extra.name, error).into()),
             }
+        }
+        if !removed.is_empty() {
+            self.storage
+                .sync_dir()
+                .map_err(|error| StorageError::new("sync", self.storage.describe(), error))?;
         }
         Ok(removed)
     }

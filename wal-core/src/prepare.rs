@@ -172,7 +172,11 @@ pub(crate) fn prepare(
         .and_then(|how| {
             file.sync().map(|()| how).map_err(|error| StorageError::new("sync", &temporary, error))
         });
-    let how = made.inspect_err(|_| discard(&**storage, &temporary))?;
+    let opened = made.and_then(|how| {
+        let room = storage.open(&temporary, Access::ReadWrite);
+        room.map(|room| (how, room)).map_err(|error| StorageError::new("open", &temporary, error))
+    });
+    let (how, room) = opened.inspect_err(|_| discard(&**storage, &temporary))?;
     give_name(&**storage, &temporary, &name)?;
     let row = FileRow { segment_id: header.segment_id, file_id: header.file_id };
     control.state.begun.push(BegunRow { file: row, must_exist: true });
@@ -182,8 +186,6 @@ pub(crate) fn prepare(
     control.state.durable = control.state.durable.max(durable);
     control.write_both()?;
     let asked = if how == Allocation::Sparse { Allocation::Reserve } else { options.preparation };
-    let room =
-        storage.open(&name, Access::ReadWrite).map_err(|error| StorageError::new("open", &name, error))?;
     let file = SegmentFile { file, room, name: name.clone(), failed: Mutex::new(None), how: asked };
     Ok(Prepared { header, file, name, room: made_room })
 }

@@ -294,7 +294,7 @@ impl Walk {
             if bytes.is_empty() {
                 break;
             }
-            sighting.nonzero |= bytes.iter().any(|&byte| byte != 0);
+            sighting.nonzero = sighting.nonzero || bytes.iter().any(|&byte| byte != 0);
             let (checked, candidate) = self.first_header(offset);
             let Some(at) = candidate else {
                 offset = checked;

@@ -54,7 +54,7 @@ const LINK_BODY_BYTES: u64 = 56;
 const LINK_UNCLEAN: u32 = 1;
 const LINK_BRANCH: u32 = 2;
 const SIEVE_LOST: u32 = 1;
-const RUN_ROWS_MAX: u32 = 65_536;
+const RUN_ROWS_MAX: u32 = 4096;
 const TRAILER_BYTES: usize = 16;
 
 /// Bytes that a link takes in a file, header and all.
@@ -527,6 +527,7 @@ impl Sieve {
         let plane_rows = cursor.u32()?;
         cursor.zeros(4)?;
         Lsn::new(first)?;
+        Lsn::new(last.checked_add(1)?)?;
         if run_rows == 0
             || run_rows > RUN_ROWS_MAX
             || plane_rows > 256

@@ -94,7 +94,7 @@ impl Wal {
     /// The log's id.
     #[must_use]
     pub fn log_id(&self) -> Option<LogId> {
-        LogId::new(self.gate().log_id())
+        LogId::new(self.gate().chain.log_id())
     }
 
     /// Appends one record and waits until it is as durable as the options say.

@@ -17,7 +17,12 @@ use crate::wire::len64;
 impl Gate {
     /// Syncs and seals the segments that get no more frames. Runs outside the lock.
     pub(super) fn seal_finished<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
-        while state.poison.is_none() {
+        while state.poison.is_none() && !state.is_over() {
+            if state.extending {
+                // Room is being made in a file that may just have been finished: not over its seal.
+                self.done.wait(&mut state);
+                continue;
+            }
             let Some(active) = state.finished.front().cloned() else { break };
             state.busy += 1;
             let sealed = MutexGuard::unlocked(&mut state, || self.seal(&active));
@@ -83,6 +88,9 @@ impl Gate {
     /// every clone of the handle.
     pub(crate) fn close(self: &Arc<Self>) -> Result<(), CloseError> {
         let mut state = self.state.lock();
+        while state.closing && !state.closed {
+            self.done.wait_for(&mut state, STALL_RETRY);
+        }
         if state.closed {
             return Ok(());
         }
@@ -204,7 +212,11 @@ impl Gate {
 
     /// The last handle went away without a close: what is staged is written, not synced, nobody waits.
     pub(crate) fn abandon(self: &Arc<Self>) {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        // A group under way is not ours to wait for, but what is staged behind it can only go after it.
+        while state.leader && !state.filling.is_empty() && state.poison.is_none() {
+            self.done.wait(&mut state);
+        }
         let mut state = self.write_what_is_staged(state);
         state.dropped = true;
         self.work.notify_all();
@@ -226,7 +238,7 @@ impl Gate {
 
     /// The lock goes with the last I/O in flight.
     pub(super) fn release_if_idle(&self, state: &State) {
-        if state.dropped && !state.closing && !state.leader && state.busy == 0 {
+        if state.is_over() && !state.leader && state.busy == 0 {
             *self.lock.lock() = None;
         }
     }

@@ -12,7 +12,7 @@ use crate::copy::CopyError;
 use crate::error::{AppendError, StorageError};
 use crate::frame::{FrameDraft, FrameKind, HEADER_BYTES, frame_bytes};
 use crate::options::Durability;
-use crate::prepare::{discard, prepare};
+use crate::prepare::{Prepared, discard, prepare};
 use crate::segment::{HEADER_PAGE_BYTES, LINK_FRAME_BYTES};
 use crate::wire::len_usize;
 
@@ -205,15 +205,22 @@ impl Gate {
     fn lead_stalled<'a>(self: &'a Arc<Self>, mut state: Guard<'a>, mut group: Group) -> Guard<'a> {
         let body = group.body_bytes() + state.filling.body_bytes() + 2 * HEADER_BYTES as u64;
         let capacity = capacity_for(&self.options, body);
-        let ready = state.ready.take().filter(|ready| {
-            ready.header.capacity >= capacity
-                && ready.room >= HEADER_PAGE_BYTES + LINK_FRAME_BYTES + frame_bytes(body)
-        });
+        let fits = |ready: &Prepared| {
+            let room = HEADER_PAGE_BYTES + LINK_FRAME_BYTES + frame_bytes(body);
+            ready.header.capacity >= capacity && ready.room >= room
+        };
+        let (ready, unfit) = match state.ready.take() {
+            Some(ready) if fits(&ready) => (Some(ready), None),
+            unfit => (None, unfit),
+        };
         let room = HEADER_PAGE_BYTES + LINK_FRAME_BYTES + frame_bytes(body).max(self.options.prepare_bytes);
         let unsynced = state.unsynced();
         let prepared = MutexGuard::unlocked(&mut state, || {
             // Two unsynced segments at most: what was left behind is synced before another begins.
             self.sync_left(&unsynced)?;
+            if let Some(unfit) = unfit {
+                self.forget_prepared(&unfit)?;
+            }
             match ready {
                 Some(ready) => Ok(ready),
                 None => prepare(
@@ -248,6 +255,7 @@ impl Gate {
                     self.poison(&mut state, &error);
                 }
                 self.done.notify_all();
+                self.poke_thread(&state);
                 self.release_if_idle(&state);
                 state
             }

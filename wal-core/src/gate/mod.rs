@@ -174,6 +174,17 @@ struct State {
 }
 
 impl State {
+    /// Nobody may do I/O any more: the log is closed, or every handle is gone, and the lock goes with the last
+    /// I/O that was under way.
+    fn is_over(&self) -> bool {
+        self.closed || (self.dropped && !self.closing)
+    }
+
+    /// Whether what is staged is worth a write that nobody waits for.
+    fn holds_much(&self) -> bool {
+        self.filling.buffer.len() >= BUFFERED_WRITE_BYTES
+    }
+
     /// Segments that were left with records that are not synced, oldest first.
     fn unsynced(&self) -> Vec<Arc<Active>> {
         self.finished.iter().filter(|active| active.unsynced.load(Ordering::Acquire)).cloned().collect()
@@ -294,7 +305,7 @@ impl Gate {
 
     /// Nobody waits for what was staged: the I/O thread writes it once there is much.
     fn after_buffered(&self, state: Guard<'_>) {
-        let much = state.filling.buffer.len() >= BUFFERED_WRITE_BYTES && !state.leader;
+        let much = state.holds_much() && !state.leader;
         drop(state);
         if much {
             self.work.notify_one();
@@ -389,6 +400,7 @@ impl Gate {
             } else if state.pending_copy.is_some() {
                 state = self.copy_pending_tail(state)?;
             } else if state.stalled.is_some() {
+                // Not while a segment is being made: ids go into the chain in their order.
                 self.done.wait_for(&mut state, STALL_RETRY);
                 state = self.lead_if_free(state);
             } else {
@@ -398,7 +410,8 @@ impl Gate {
     }
 
     fn lead_if_free<'a>(self: &'a Arc<Self>, state: Guard<'a>) -> Guard<'a> {
-        if state.leader || state.poison.is_some() { state } else { self.lead(state) }
+        let may = !state.leader && !state.preparing && state.poison.is_none() && !state.is_over();
+        if may { self.lead(state) } else { state }
     }
 
     /// Returns with room for the batch in the filling group, or with an error and no LSN given.
@@ -419,7 +432,7 @@ impl Gate {
             {
                 return Ok(state);
             }
-            if state.leader {
+            if state.leader || (state.stalled.is_some() && state.preparing) {
                 self.done.wait(&mut state);
             } else if state.stalled.is_some() {
                 state = self.lead(state);
@@ -467,9 +480,5 @@ impl Gate {
 
     pub(crate) fn poisoned(&self) -> Option<Arc<Poison>> {
         self.state.lock().poison.clone()
-    }
-
-    pub(crate) fn log_id(&self) -> [u8; 16] {
-        self.control.lock().state.log_id
     }
 }

@@ -56,7 +56,7 @@ impl Gate {
         if state.closed {
             return Some(Err(AppendError::Closed));
         }
-        (state.dropped && !state.closing).then_some(Err(AppendError::Abandoned))
+        state.is_over().then_some(Err(AppendError::Abandoned))
     }
 
     /// A ticket is polled.
@@ -137,7 +137,7 @@ impl Gate {
 
     /// Wakes whoever waits for what is reached; or everybody, when nothing more will be.
     pub(super) fn wake<'a>(&self, mut state: Guard<'a>) -> Guard<'a> {
-        let over = state.poison.is_some() || state.closed || (state.dropped && !state.closing);
+        let over = state.poison.is_some() || state.is_over();
         let (written, durable) =
             if over { (u64::MAX, u64::MAX) } else { (self.chain.written(), self.chain.durable()) };
         let wakers = state.wakers.take_reached(written, durable);

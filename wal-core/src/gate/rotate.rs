@@ -145,7 +145,7 @@ impl Gate {
     }
 
     /// Removes a segment that was prepared and never used: out of the slots first.
-    fn forget_prepared(&self, prepared: &Prepared) -> Result<(), StorageError> {
+    pub(super) fn forget_prepared(&self, prepared: &Prepared) -> Result<(), StorageError> {
         let row = FileRow { segment_id: prepared.header.segment_id, file_id: prepared.header.file_id };
         let mut control = self.control.lock();
         control.state.begun.retain(|begun| begun.file != row);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
-use super::{Active, BUFFERED_WRITE_BYTES, Gate, Guard, STALL_RETRY, State, seal_reserve};
+use super::{Active, Gate, Guard, STALL_RETRY, State, seal_reserve};
 use crate::frame::{FrameDraft, FrameKind, HEADER_BYTES};
 
 impl Gate {
@@ -27,7 +27,8 @@ impl Gate {
             .is_some_and(|active| self.wants_room(state, active) || self.wants_next(state, active));
         let beacon =
             state.resting && self.chain.durable() > state.testified && !self.options.beacon_idle.is_zero();
-        if low || beacon || self.is_asked(state) || !state.finished.is_empty() {
+        let staged = self.is_asked(state) || state.stalled.is_some() || state.holds_much();
+        if low || beacon || staged || !state.finished.is_empty() {
             self.work.notify_one();
         }
     }
@@ -83,15 +84,12 @@ impl Gate {
                 state = self.retry_stalled(state);
                 continue;
             }
-            let much = state.filling.buffer.len() >= BUFFERED_WRITE_BYTES && !state.leader;
+            let much = state.holds_much() && !state.leader;
             if much || self.is_asked(&state) {
                 state = self.lead(state);
                 continue;
             }
             state = self.beacon_or_rest(state);
-        }
-        if state.dropped && !state.closing && !state.closed {
-            state = self.write_what_is_staged(state);
         }
         state = self.wake(state);
         self.release_if_idle(&state);
@@ -148,11 +146,13 @@ impl Gate {
             }
         });
         state.leader = false;
-        state.testified = durable;
         match result {
-            Ok(()) => {}
+            Ok(()) => state.testified = durable,
             // Nothing was promised: the next group goes over what little was written.
-            Err(error) if error.is_full() && place.is_some() => state.place = offset,
+            Err(error) if error.is_full() && place.is_some() => {
+                state.place = offset;
+                state.testified = durable;
+            }
             Err(error) => {
                 self.poison(&mut state, &error);
             }

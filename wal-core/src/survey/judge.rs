@@ -54,12 +54,12 @@ impl Surveyor<'_> {
     }
 
     fn judge_hole(&mut self, hole: Hole, judged: &mut Judged) {
-        let whole = hole
-            .piece
-            .and_then(|at| self.pieces.get(at)?.sieve.as_ref())
-            .is_some_and(|sieve| hole.due <= sieve.last);
-        let mark = hole.due != 0 && (whole || hole.proved || self.durable >= hole.due);
-        let missing_to = hole.next.map_or_else(|| if mark { self.durable } else { 0 }, |next| next - 1);
+        // A stand-in was whole before it had its name: up to the last LSN that it speaks for.
+        let sieve = hole.piece.and_then(|at| self.pieces.get(at)?.sieve.as_ref());
+        let spoken_for = sieve.map_or(0, |sieve| sieve.last);
+        let proved_to = self.durable.max(spoken_for);
+        let mark = hole.due != 0 && (hole.proved || proved_to >= hole.due);
+        let missing_to = hole.next.map_or(if mark { proved_to } else { 0 }, |next| next - 1);
         let missing = Lsn::new(hole.due).zip(Lsn::new(missing_to)).filter(|(first, last)| first <= last);
         let accepted = hole.accepted || self.is_accepted(&hole, missing);
         let next = match hole.next {

@@ -325,14 +325,10 @@ impl<'a> Surveyor<'a> {
 
     /// Searches a whole file for frames: the first that checks, and whether any byte is not zero.
     fn sight(&mut self, at: usize, salt: Salt, due: u64) -> Option<(Option<FrameAt>, bool)> {
-        self.sight_from(at, salt, HEADER_PAGE_BYTES, due)
-    }
-
-    fn sight_from(&mut self, at: usize, salt: Salt, from: u64, due: u64) -> Option<(Option<FrameAt>, bool)> {
         let member = self.members.get(at)?;
         let file = self.open(&member.name).ok()?;
-        let mut walk = Walk::new(Window::new(file, member.bytes, SCAN_CHUNK_BYTES), salt, from);
-        let sighting = walk.search(from, due).ok()?;
+        let mut walk = Walk::new(Window::new(file, member.bytes, SCAN_CHUNK_BYTES), salt, HEADER_PAGE_BYTES);
+        let sighting = walk.search(HEADER_PAGE_BYTES, due).ok()?;
         self.bytes_read += walk.window.bytes_read;
         self.durable = self.durable.max(sighting.durable);
         Some((sighting.frame, sighting.nonzero))

@@ -3,6 +3,7 @@
 use super::heads::{Head, read_first_frames};
 use super::{Element, Extra, ExtraKind, Surveyor};
 use crate::control::FileRow;
+use crate::scan::{SCAN_CHUNK_BYTES, Sighting, Step, Walk, Window};
 use crate::segment::HEADER_PAGE_BYTES;
 use crate::verdict::Place;
 
@@ -157,19 +158,21 @@ impl Surveyor<'_> {
 
     /// The highest LSN that the frames of a file tell of.
     fn told_by(&mut self, at: usize) -> u64 {
-        let Some(Head::Ours { header, .. }) = self.members.get(at).map(|member| &member.head) else {
-            return 0;
-        };
-        let (salt, known) = (header.salt(), self.durable);
+        let Some(member) = self.members.get(at) else { return 0 };
+        let Head::Ours { header, .. } = &member.head else { return 0 };
+        let (salt, name, bytes) = (header.salt(), member.name.clone(), member.bytes);
+        let Ok(file) = self.open(&name) else { return 0 };
+        let mut walk = Walk::new(Window::new(file, bytes, SCAN_CHUNK_BYTES), salt, HEADER_PAGE_BYTES);
         let mut told = 0;
-        let mut from = HEADER_PAGE_BYTES;
-        while let Some((Some(frame), _)) = self.sight_from(at, salt, from, 1) {
-            told = told.max(frame.header.next_lsn() - 1);
-            from = frame.end();
+        loop {
+            match walk.step_anyhow() {
+                Step::Frame(frame) => told = told.max(frame.header.next_lsn() - 1),
+                Step::Stop(_) => match walk.search(walk.offset, 1) {
+                    Ok(Sighting { frame: Some(frame), .. }) => walk.offset = frame.offset,
+                    _ => return told,
+                },
+            }
         }
-        // What it proves, it proves of itself.
-        self.durable = known;
-        told
     }
 
     fn predecessor(&mut self, at: usize, elements: &mut Vec<Element>) -> Option<(usize, u64)> {
