@@ -430,3 +430,21 @@ fn a_torn_tail_after_a_torn_tail_keeps_everything_between() {
     }
     assert_eq!(works(&storage).0.lsns(), numbers(kept));
 }
+
+// The seal of a segment that is not the newest: nothing is lost, and it is said.
+#[test]
+fn a_damaged_seal_of_any_segment_is_told_and_costs_nothing() {
+    for id in 1..=3 {
+        for back in [1, 9, 20, 40, 100] {
+            let storage = closed(&[4, 4, 4]);
+            let length = storage.len(&segment(id)).unwrap();
+            storage.flip_bit(&segment(id), (length - back) * 8);
+            let report = view(&storage).report().clone();
+            assert_eq!(report.verdict, Verdict::Damaged, "segment {id}, {back} before its end");
+            let found = report.findings.iter().any(|finding| finding.file == segment(id) && finding.harmless);
+            assert!(found, "{:?}", report.findings);
+            let wal = open(&storage);
+            assert_eq!(wal.last().map(|lsn| lsn.number()), Some(12));
+        }
+    }
+}

@@ -110,6 +110,16 @@ fn a_damaged_stand_in_speaks_for_all_its_lsns() {
     ]);
 }
 
+// Numbers that no slot can hold, in forged headers of a log without a control file.
+// open_directory: 01 09 1e 1e 1e 5d 5d 5d 5d 5d 5d 5d 5d 5d 5d 5d 5d 5d 5d 5d 5d 5d 2b 09 01
+#[test]
+fn repair_writes_no_slot_that_nobody_can_read() {
+    let mut bytes = vec![0x01, 0x09, 0x1e, 0x1e, 0x1e];
+    bytes.extend([0x5d; 17]);
+    bytes.extend([0x2b, 0x09, 0x01]);
+    fuzzing::open_directory(&bytes);
+}
+
 fn cases(few: u32) -> ProptestConfig {
     ProptestConfig {
         cases: if long() { few * 50 } else { few },

@@ -186,6 +186,15 @@ impl ControlState {
         }
     }
 
+    /// Whether a slot with this state would be understood. Better no slot than one that nobody can read.
+    pub(crate) fn check(&self) -> Result<(), StorageError> {
+        if matches!(Slot::check(&self.encode(0, 1), 0), Slot::Valid { .. }) {
+            return Ok(());
+        }
+        let error = io::Error::new(io::ErrorKind::InvalidData, "a number in it is out of range");
+        Err(StorageError::new("encode", CONTROL_NAME, error))
+    }
+
     /// The bytes of a slot, up to its used length.
     pub(crate) fn encode(&self, slot: u32, generation: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -486,6 +495,7 @@ impl ControlFile {
     /// Makes the control file with both slots valid, under a temporary name, and names it: after this
     /// the log exists.
     pub(crate) fn create(storage: &dyn Storage, state: ControlState) -> Result<ControlFile, StorageError> {
+        state.check()?;
         let temporary = format!("{CONTROL_NAME}.tmp");
         let failed = |operation| {
             let temporary = temporary.clone();
@@ -519,12 +529,8 @@ impl ControlFile {
     /// Writes the state to one slot, the older, and syncs it.
     pub(crate) fn write_one(&mut self) -> Result<(), StorageError> {
         let generation = self.generation + 1;
+        self.state.check()?;
         let bytes = self.state.encode(self.next_slot, generation);
-        if !matches!(Slot::check(&bytes, self.next_slot), Slot::Valid { .. }) {
-            // Better no slot than one that nobody can read: what is on disk stays as it is.
-            let error = io::Error::new(io::ErrorKind::InvalidData, "a number in it is out of range");
-            return Err(StorageError::new("encode", CONTROL_NAME, error));
-        }
         write_full(&*self.file, u64::from(self.next_slot) * SLOT_BYTES, &bytes)
             .map_err(|error| StorageError::new("write", CONTROL_NAME, error))?;
         self.file.sync().map_err(|error| StorageError::new("sync", CONTROL_NAME, error))?;

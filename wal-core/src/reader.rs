@@ -502,7 +502,10 @@ pub(crate) fn seek(chain: &Arc<Chain>, lsn: Lsn) -> Result<Position, ReadError> 
     }
     let retired =
         || ReadError::Retired { wanted: lsn, first: chain.first().and_then(Lsn::new).unwrap_or(Lsn::FIRST) };
-    let segment = chain.holding(wanted).ok_or_else(retired)?;
+    let Some(segment) = chain.holding(wanted) else {
+        let missing = chain.refusal_at(wanted).map(|finding| ReadError::Broken(Box::new(finding)));
+        return Err(missing.unwrap_or_else(retired));
+    };
     let from =
         locate(chain, &segment, wanted)?.unwrap_or(IndexRow { lsn: segment.base, offset: segment.start });
     let file = chain

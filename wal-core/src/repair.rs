@@ -261,6 +261,7 @@ fn rebuilt(survey: &Survey, log_id: [u8; 16]) -> ControlState {
 }
 
 fn write(storage: &dyn Storage, survey: &Survey, state: ControlState) -> Result<(), StorageError> {
+    state.check()?;
     match survey.slots.as_ref().filter(|slots| slots.newest().is_some()) {
         Some(slots) => ControlFile::open(storage, slots, state).and_then(|mut control| control.write_both()),
         None => {

@@ -107,7 +107,12 @@ impl Surveyor<'_> {
                 last,
             });
         }
-        if judged.cut_at.is_some() && row.action != Action::Refuse {
+        let before_the_end = hole.place == Place::Seal
+            && judged
+                .cut_at
+                .and_then(|(piece, ..)| self.pieces.get(piece?))
+                .is_none_or(|end| hole.row.segment_id < end.id);
+        if judged.cut_at.is_some() && row.action != Action::Refuse && !before_the_end {
             // Behind the end nothing is part of the log; only what may have hidden a mark still counts. But
             // the first write of a segment may have been torn behind an end that looks clean.
             if row.verdict == Verdict::TornTail && hole.place == Place::Link && !judged.torn {
