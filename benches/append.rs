@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use planewal::{Batch, Durability, Lsn, Options, View, Wal};
+use planewal::{Durability, Lsn, Options, View, Wal};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let records: u64 =
@@ -16,11 +16,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..5 {
         let dir = std::env::temp_dir().join(format!("planewal-bench-{}", std::process::id()));
         let wal = Wal::open(&dir, Options::default())?;
-        let mut batch = Batch::new();
         let begun = Instant::now();
         for _ in 0..records {
-            batch.push(0x80, 1, &payload)?;
-            wal.commit_as(&mut batch, Durability::Buffered)?;
+            wal.append_as(0x80, 0x80, &payload, Durability::Buffered)?;
         }
         wal.sync()?;
         rates.push(rate(records, begun));

@@ -262,3 +262,25 @@ fn closing_twice_at_once_closes_once() {
         assert!(!again.recovery().unclean);
     }
 }
+
+#[test]
+fn a_storage_that_panics_poisons_and_leaves_nobody_waiting() {
+    let storage = FaultStorage::new(Arc::new(MemStorage::new(10)));
+    let wal = Wal::open_on(Arc::new(storage.clone()), small()).unwrap();
+    wal.append(0x80, 1, b"makes the segment").unwrap();
+    storage.on_call(|op, name| assert!(op != Op::Sync || !name.ends_with(".wal"), "a storage with a bug"));
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..3)
+            .map(|n| {
+                scope.spawn({
+                    let wal = wal.clone();
+                    move || wal.commit(&mut batch(n))
+                })
+            })
+            .collect();
+        for thread in waiting {
+            assert!(matches!(thread.join().unwrap(), Err(AppendError::Poisoned(_))));
+        }
+    });
+    assert!(wal.poisoned().is_some() && wal.close().is_err());
+}

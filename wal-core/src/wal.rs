@@ -105,8 +105,22 @@ impl Wal {
     /// # Errors
     /// See [`AppendError`].
     pub fn append(&self, plane: u8, kind: u8, payload: &[u8]) -> Result<Lsn, AppendError> {
+        self.append_as(plane, kind, payload, self.gate().options.durability)
+    }
+
+    /// Appends one record and waits until it is as durable as asked.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn append_as(
+        &self,
+        plane: u8,
+        kind: u8,
+        payload: &[u8],
+        durability: Durability,
+    ) -> Result<Lsn, AppendError> {
         let mut record = Single::new(plane, kind, payload)?;
-        self.gate().commit(&mut record, self.gate().options.durability).map(|receipt| receipt.last)
+        self.gate().commit(&mut record, durability).map(|receipt| receipt.last)
     }
 
     /// Appends a batch, whole or not at all, and waits until it is as durable as the options say. The batch is empty

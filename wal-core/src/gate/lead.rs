@@ -1,5 +1,7 @@
 //! Leading: one write and at most one sync for a whole group, outside the lock.
 
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -50,7 +52,7 @@ impl Gate {
         if sync {
             unsynced = state.unsynced();
         }
-        let outcome = MutexGuard::unlocked(&mut state, || -> Result<u64, StorageError> {
+        let work = || -> Result<u64, StorageError> {
             let mut testified = 0;
             if let Some(active) = active.as_ref().filter(|_| !group.is_empty()) {
                 testified = self.write_group(active, &mut group, offset)?;
@@ -63,7 +65,8 @@ impl Gate {
                 self.sync_all(&unsynced, active.as_deref())?;
             }
             Ok(testified)
-        });
+        };
+        let outcome = MutexGuard::unlocked(&mut state, || poisoning(work));
         state.leader = false;
         match outcome {
             Ok(testified) => {
@@ -284,4 +287,13 @@ impl Gate {
             Err(CopyError::Failed(error)) => Err(AppendError::Poisoned(self.poison(&mut state, &error))),
         }
     }
+}
+
+/// Does a leader's work. A panic in it, of a storage or of ours, leaves the outcome unknown and may not
+/// leave the others waiting: it poisons, as a failed sync does.
+fn poisoning<T>(work: impl FnOnce() -> Result<T, StorageError>) -> Result<T, StorageError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let panicked = io::Error::other("a panic while writing or syncing a group");
+        Err(StorageError::new("sync", "the log", panicked))
+    })
 }

@@ -148,9 +148,12 @@ impl Gate {
         state.leader = false;
         match result {
             Ok(()) => state.testified = durable,
-            // Nothing was promised: the next group goes over what little was written.
-            Err(error) if error.is_full() && place.is_some() => {
-                state.place = offset;
+            // Nothing was promised, so nothing is lost but this proof: the next group goes over what little
+            // was written.
+            Err(error) if error.is_full() => {
+                if place.is_some() {
+                    state.place = offset;
+                }
                 state.testified = durable;
             }
             Err(error) => {
