@@ -234,3 +234,36 @@ fn a_repaired_log_goes_on_like_any_other() {
     assert_eq!(reading.records.len(), 7 + 1 + 9);
     assert_eq!(view(&storage).report().verdict, Verdict::Clean);
 }
+
+// The control file of an earlier day: the segment that it does not know proves records, and they are not
+// forgotten when it is set aside.
+#[test]
+fn an_older_control_file_put_back_loses_nothing_without_a_word() {
+    let storage = closed(&[4, 4]);
+    let old = storage.read(CONTROL).unwrap();
+    let wal = open(&storage);
+    append(&wal, 3);
+    wal.close().unwrap();
+    drop(wal);
+    storage.write(CONTROL, &old);
+    assert_eq!(refusal(&storage).verdict, Verdict::ForeignFile);
+    let done = repair(Arc::new(storage.clone())).unwrap();
+    assert_eq!(done.lost, [(Lsn::new(9).unwrap(), Lsn::new(11).unwrap())]);
+    assert_eq!(done.next.number(), 12, "P4: what was proved durable is not given out again");
+    let (reading, next) = works(&storage);
+    assert_eq!((reading.lsns(), next), (numbers(8), 12));
+}
+
+// Without a control file the links say what a branch had branched from.
+#[test]
+fn a_branch_that_loses_its_control_file_keeps_the_segments_before_it() {
+    let storage = closed(&[4, 4, 4]);
+    let group = groups(&storage.read(&segment(1)).unwrap())[1];
+    edit(&storage, &segment(1), |bytes| bytes[group.offset + 40] ^= 1);
+    repaired(&storage);
+    let before = works(&storage).0.lsns();
+    storage.remove_file(CONTROL);
+    repair(Arc::new(storage.clone())).unwrap();
+    let after = works(&storage).0.lsns();
+    assert!(before.iter().all(|lsn| after.contains(lsn)), "{before:?} {after:?}");
+}

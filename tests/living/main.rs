@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use planewal::storage::{Fault, FaultStorage, MemStorage, Op};
-use planewal::{AppendError, Batch, Durability, Lsn, Options, Ticket, Wal};
+use planewal::{AppendError, Batch, Cursor, Durability, Lsn, Options, ReadError, Ticket, View, Wal};
 
 /// Wakes the one thread that polls, and counts how often.
 #[derive(Default)]
@@ -283,4 +283,75 @@ fn a_storage_that_panics_poisons_and_leaves_nobody_waiting() {
         }
     });
     assert!(wal.poisoned().is_some() && wal.close().is_err());
+}
+
+// The rule on closing syncs: a log that nobody syncs still proves all but its last two segments.
+#[test]
+fn an_unproved_tail_spans_two_segments_at_most() {
+    for io_thread in [true, false] {
+        let disk = MemStorage::new(11);
+        let options = Options { io_thread, ..small() };
+        let wal = Wal::open_on(Arc::new(disk.clone()), options.clone()).unwrap();
+        while wal.segments().len() < 12 {
+            wal.append_as(0x80, 1, &[7; 3000], Durability::Written).unwrap();
+        }
+        let written = wal.written();
+        let dead = disk.fork_live();
+        let segments = View::open_on(Arc::new(dead.clone())).unwrap().report().segments.clone();
+        let again = Wal::open_on(Arc::new(dead), options).unwrap();
+        assert_eq!(again.last(), written);
+        let (first, _) = again.recovery().copied.expect("the newest records were not proved");
+        let spanned = segments.iter().filter(|segment| segment.last >= Some(first)).count();
+        assert!(spanned <= 2, "{spanned} segments, with the I/O thread: {io_thread}");
+    }
+}
+
+#[test]
+fn a_cursor_of_another_log_and_bytes_that_are_none_are_refused() {
+    let [one, two] = [12, 13].map(|seed| Wal::open_on(Arc::new(MemStorage::new(seed)), small()).unwrap());
+    for wal in [&one, &two] {
+        (0..5).for_each(|n| drop(wal.submit(&mut batch(n)).unwrap()));
+        wal.sync().unwrap();
+    }
+    let mut reader = one.read(Lsn::FIRST).unwrap();
+    reader.next().unwrap();
+    let bytes = reader.cursor().to_bytes();
+    let cursor = Cursor::from_bytes(&bytes).unwrap();
+    assert_eq!(one.read_from(&cursor).unwrap().due(), Lsn::new(2).unwrap());
+    assert!(matches!(two.read_from(&cursor), Err(ReadError::OtherLog { .. })));
+    assert_eq!(Cursor::from_bytes(&[0; 44]), None);
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes;
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(Cursor::from_bytes(&flipped), None, "bit {bit}");
+    }
+}
+
+// Recovery moves an unproved tail under a reader of another process.
+#[test]
+fn a_views_reader_goes_on_in_a_log_that_was_recovered_meanwhile() {
+    let disk = MemStorage::new(14);
+    let options = Options { io_thread: false, ..small() };
+    let wal = Wal::open_on(Arc::new(disk.clone()), options.clone()).unwrap();
+    wal.append(0x80, 1, b"durable").unwrap();
+    for _ in 0..40 {
+        wal.append_as(0x80, 1, &[7; 3000], Durability::Written).unwrap();
+    }
+    drop(wal);
+    for read_before in [0, 1, 5, 30] {
+        let disk = disk.fork_live();
+        let view = View::open_on(Arc::new(disk.clone())).unwrap();
+        let mut reader = view.read(Lsn::FIRST).unwrap();
+        for _ in 0..read_before {
+            reader.next().unwrap().unwrap();
+        }
+        let wal = Wal::open_on(Arc::new(disk.clone()), options.clone()).unwrap();
+        assert!(wal.recovery().copied.is_some());
+        let mut last = read_before;
+        while let Some(record) = reader.next().unwrap() {
+            last += 1;
+            assert_eq!(record.lsn.number(), last);
+        }
+        assert_eq!(last, 41, "after {read_before} records");
+    }
 }

@@ -143,11 +143,19 @@ impl PendingCopy {
             ..self.header.clone()
         };
         let (file, name, temporary) = create_temporary(storage, &header)?;
+        // Behind all of a stand-in's own frames it is named as what it stands for.
+        let named = Predecessor::of(predecessor);
+        let whole = self.from == predecessor.end && self.first == predecessor.last + 1;
+        let (file_id, last, end) = if whole {
+            (named.file_id, named.last, named.end)
+        } else {
+            (predecessor.file_id, self.first - 1, self.from)
+        };
         let link = Link {
             predecessor_id: predecessor.id,
-            predecessor_file_id: predecessor.file_id,
-            predecessor_last: self.first - 1,
-            predecessor_end: self.from,
+            predecessor_file_id: file_id,
+            predecessor_last: last,
+            predecessor_end: end,
             base: self.first,
             kept: Some(self.last),
             branch: false,

@@ -42,7 +42,7 @@ pub(crate) fn open(
     let begun = Instant::now();
     let dir = storage.describe();
     let read_error = |error| StorageError::new("read", dir.clone(), error);
-    if options.create == Create::Never && Survey::new(&*storage).map_err(read_error)?.is_blank() {
+    if options.create == Create::Never && Survey::finds_nothing(&*storage).map_err(read_error)? {
         return Err(OpenError::Missing { dir });
     }
     let lock = lock(&*storage).map_err(|error| match error {

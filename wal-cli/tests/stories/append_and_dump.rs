@@ -187,7 +187,7 @@ fn one_process_writes_and_others_may_look() {
     let holder = || std::fs::read_to_string(home.path().join("planewal.lock")).unwrap_or_default();
     while holder().trim() != writer.id().to_string() {
         assert!(asked.elapsed() < Duration::from_secs(20), "the writer never took the lock");
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::yield_now();
     }
     let refused = fed(["append", &home.dir()], b"never\n").ends(2);
     assert!(refused.err.contains(&writer.id().to_string()), "{}", refused.err);

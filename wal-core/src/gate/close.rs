@@ -28,7 +28,7 @@ impl Gate {
             let sealed = MutexGuard::unlocked(&mut state, || self.seal(&active));
             state.busy -= 1;
             match sealed {
-                Ok(_) => {
+                Ok(()) => {
                     // A leader may hold the segment in its list of what to sync; that does no harm.
                     state.finished.pop_front();
                     // All before it were synced before it: the mark may pass its end.
@@ -46,10 +46,10 @@ impl Gate {
         state
     }
 
-    /// The closing sync, then the seal, cut behind it. Answers whether there was room for a seal.
-    fn seal(&self, active: &Active) -> Result<bool, StorageError> {
+    /// The closing sync, then the seal, if there is room for one, and the file cut behind it.
+    fn seal(&self, active: &Active) -> Result<(), StorageError> {
         if active.unsynced.load(Ordering::Acquire) {
-            active.error_free_sync()?;
+            active.sync()?;
         }
         let (seal, end) = active.segment.with_extent(|extent| {
             (
@@ -81,7 +81,7 @@ impl Gate {
                 extent.index = SparseIndex::default();
             }
         });
-        Ok(sealed)
+        Ok(())
     }
 
     /// Syncs and seals everything and writes the clean-close proof. On success the log is closed for

@@ -76,9 +76,7 @@ impl Gate {
                     state.spare = group;
                 }
             }
-            Err(error) if error.is_full() && error.operation == "write" => {
-                self.stall(&mut state, group, error)
-            }
+            Err(error) if error.is_full() => self.stall(&mut state, group, error),
             Err(error) => {
                 self.poison(&mut state, &error);
             }
@@ -134,7 +132,7 @@ impl Gate {
     /// Syncs all segments that were left with records that are not synced, oldest first; the mark may
     /// then pass the end of the last of them.
     pub(super) fn sync_left(&self, left: &[Arc<Active>]) -> Result<(), StorageError> {
-        left.iter().try_for_each(|active| active.error_free_sync())?;
+        left.iter().try_for_each(|active| active.sync())?;
         if let Some(last) = left.last() {
             self.chain.publish_durable(last.segment.reach().0);
         }
@@ -146,7 +144,7 @@ impl Gate {
         let written = self.chain.written();
         self.sync_left(before)?;
         if let Some(active) = active {
-            active.error_free_sync()?;
+            active.sync()?;
         }
         self.chain.publish_durable(written);
         Ok(())
@@ -241,11 +239,10 @@ impl Gate {
                 state.ready = Some(prepared);
                 // The link names the LSN that the stalled group begins with, not the next to give out.
                 let next = std::mem::replace(&mut state.next, group.first);
-                let staged_link = state.filling.link.take();
+                debug_assert!(state.filling.link.is_none(), "a stalled log has no active segment");
                 self.begin_segment(&mut state);
                 state.next = next;
                 group.link = state.filling.link.take();
-                state.filling.link = staged_link;
                 let offset = state.place;
                 state.place += group.file_bytes(0);
                 self.finish_leading(state, group, offset)

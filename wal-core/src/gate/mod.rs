@@ -123,7 +123,7 @@ struct Active {
 }
 
 impl Active {
-    fn error_free_sync(&self) -> Result<(), StorageError> {
+    fn sync(&self) -> Result<(), StorageError> {
         self.file.sync()?;
         self.unsynced.store(false, Ordering::Release);
         Ok(())

@@ -80,8 +80,8 @@ impl Surveyor<'_> {
             lsn: Lsn::new(hole.due),
             missing,
             harmless: row.action != Action::Refuse,
-            evidence: if mark {
-                format!("{}; LSN {} was proved durable", hole.note, self.durable)
+            evidence: if mark && proved_to >= hole.due {
+                format!("{}; LSN {proved_to} was proved durable", hole.note)
             } else {
                 hole.note
             },

@@ -121,6 +121,14 @@ impl Survey {
             && self.foreign > 0
     }
 
+    /// Whether there is nothing of a log here at all, by names alone: what [`is_blank`](Self::is_blank) says of a
+    /// survey, before one is worth making.
+    pub(crate) fn finds_nothing(storage: &dyn Storage) -> io::Result<bool> {
+        let of_a_log =
+            |entry: &Entry| entry.name == CONTROL_NAME || SegmentId::from_file_name(&entry.name).is_some();
+        Ok(!storage.list()?.iter().any(of_a_log))
+    }
+
     /// Whether there is nothing of a log here at all.
     pub(crate) fn is_blank(&self) -> bool {
         self.slots.is_none() && self.segment_files == 0
