@@ -8,6 +8,7 @@ use planewal::{Batch, Durability, Verdict, repair};
 use planewal_core::fuzzing::{self, Scene};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use crate::support::{
     append, closed, edit, groups, long, numbers, open, payload, refusal, reseal_frame, segment, view, works,
@@ -120,10 +121,26 @@ fn repair_writes_no_slot_that_nobody_can_read() {
     fuzzing::open_directory(&bytes);
 }
 
+// Found as a stranger's records that a view believed: the recipe had drawn the stranger's seed, so that it
+// was the same log. Kept so that the harness stays honest.
+#[test]
+fn a_recipe_never_makes_the_log_that_is_foreign_to_it() {
+    let mut data = [
+        0, 99, 26, 36, 0, 0, 0, 60, 0, 24, 88, 157, 4, 20, 179, 49, 214, 140, 162, 223, 84, 144, 88, 20, 95,
+        129, 196, 23, 169, 238, 241, 25, 23, 17, 79, 39, 173, 37, 88, 185, 12, 104, 255, 22, 141, 81, 38,
+        230, 25, 133, 179, 63, 50, 38, 119, 125, 125, 46, 7, 180, 66, 53, 84, 203,
+    ];
+    data[0] = Scene::ALL.len() as u8;
+    fuzzing::open_directory(&data);
+}
+
+/// A short run takes the same cases every time, so that it says something about the change; a long one
+/// takes new ones.
 fn cases(few: u32) -> ProptestConfig {
     ProptestConfig {
         cases: if long() { few * 50 } else { few },
         max_shrink_iters: 200,
+        rng_seed: if long() { RngSeed::Random } else { RngSeed::Fixed(7) },
         failure_persistence: None,
         ..Default::default()
     }
