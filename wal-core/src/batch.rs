@@ -94,6 +94,19 @@ impl Batch {
         self.payload_bytes
     }
 
+    /// Bytes that the batch takes in the log, heads and payloads: what a permit has to be for.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> u64 {
+        len64(self.body.len())
+    }
+
+    /// Bytes that a record with a payload of so many bytes takes in a batch: 3 more for up to 63 bytes, 4
+    /// more up to 8 KiB, never more than 7 more.
+    #[must_use]
+    pub fn encoded(payload_bytes: u64) -> u64 {
+        record_bytes(u32::try_from(payload_bytes).unwrap_or(u32::MAX)).max(payload_bytes)
+    }
+
     /// Takes all records out and keeps the memory.
     pub fn clear(&mut self) {
         self.body.clear();

@@ -5,9 +5,6 @@
 //! extent that was published and never beyond.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::{Mutex, RwLock};
 
 use crate::control::{ControlState, HistoryRow};
 use crate::frame::Salt;
@@ -15,6 +12,7 @@ use crate::lsn::{Lsn, SegmentId};
 use crate::segment::{PlaneCount, PlaneTable, SegmentHeader, SparseIndex};
 use crate::storage::Storage;
 use crate::survey::{Piece, Skip};
+use crate::sync::{AtomicU64, Mutex, Ordering, RwLock};
 use crate::verdict::Finding;
 
 /// A segment of the chain.

@@ -152,6 +152,23 @@ impl std::fmt::Display for Poison {
     }
 }
 
+/// What there was no room in.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoRoom {
+    /// The disk, or the quota. It is tried again with every append.
+    #[error("{0}")]
+    Disk(Arc<StorageError>),
+    /// Staging, `staging_bytes` of the options; only appends that refuse to wait are told.
+    #[error("{staged} bytes wait for their write or are reserved, and the limit is {limit}")]
+    Staging {
+        /// Bytes that are staged or reserved.
+        staged: u64,
+        /// The limit.
+        limit: u64,
+    },
+}
+
 /// Why records were not appended, or not as durable as asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -159,7 +176,7 @@ pub enum AppendError {
     /// No room, and no LSN was given: the batch is still the caller's. Try again when there is room; the
     /// log needs no reopening.
     #[error("the log is full: {0}")]
-    Full(#[source] Arc<StorageError>),
+    Full(NoRoom),
     /// The storage could not prepare room; no LSN was given, nothing is lost, and the same batch may be
     /// tried again.
     #[error(transparent)]

@@ -41,14 +41,17 @@ mod io_util;
 mod lsn;
 mod open;
 mod options;
+mod permit;
 mod prepare;
 mod reader;
 mod repair;
 mod report;
 mod scan;
 mod segment;
+mod stats;
 pub mod storage;
 mod survey;
+mod sync;
 mod ticket;
 mod verdict;
 mod view;
@@ -58,15 +61,17 @@ mod wire;
 pub use batch::Batch;
 pub use chain::SegmentInfo;
 pub use error::{
-    AppendError, CloseError, OpenError, OptionError, Poison, ReadError, RepairError, StorageError,
+    AppendError, CloseError, NoRoom, OpenError, OptionError, Poison, ReadError, RepairError, StorageError,
 };
 pub use gate::Receipt;
 pub use lsn::{LogId, Lsn, SegmentId};
 pub use options::{Create, Durability, Options, Recovery};
+pub use permit::Permit;
 pub use reader::{Cursor, Position, Reader, Record};
 pub use repair::{RepairPlan, plan_repair, repair};
 pub use report::{Ancestor, ExtraFile, RecoveryReport, SurveyReport};
 pub use segment::PlaneCount;
+pub use stats::{FullDisk, Histogram, InFlight, Metric, Stats};
 pub use ticket::Ticket;
 pub use verdict::{Finding, Proof, Verdict};
 pub use view::View;

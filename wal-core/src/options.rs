@@ -61,15 +61,17 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Most payload of one batch, and so of one record, 1 byte to 1 GiB; checked when it is committed. Default: 64 MiB.
     pub record_bytes_max: u64,
-    /// Most bytes that one group carries, 4 KiB to 16 MiB; a larger batch goes alone. Twice this is the
-    /// memory that the writer holds. Default: 1 MiB.
+    /// Most bytes that one group carries, and so one write and one frame, 4 KiB to 16 MiB; a larger batch
+    /// goes alone. A reader holds as much in memory. Default: 1 MiB.
     pub group_bytes: u64,
+    /// Most bytes of records that wait in memory for their write, permits included, 64 KiB to 1 GiB; what
+    /// comes then waits, or is refused if it asked for that. A larger batch goes alone. Default: 8 MiB.
+    pub staging_bytes: u64,
     /// What to do about a torn tail. Default: cut it.
     pub recovery: Recovery,
     /// How room is made ahead of the writer. Default: zeros are written.
     pub preparation: Allocation,
-    /// Room made at a time, 4 KiB to 64 MiB. With less than this free, an append that needs new room is answered
-    /// `Full`. Default: 1 MiB.
+    /// Room made at a time, 4 KiB to 64 MiB; with less than this free, as much as is needed. Default: 1 MiB.
     pub prepare_bytes: u64,
     /// How long after the last durable commit a beacon proves it to later readers, up to 60 s; zero: never. A
     /// beacon is written and not synced, and makes nothing durable. Default: 10 ms.
@@ -90,6 +92,7 @@ impl Default for Options {
             segment_bytes: 64 << 20,
             record_bytes_max: 64 << 20,
             group_bytes: 1 << 20,
+            staging_bytes: 8 << 20,
             recovery: Recovery::default(),
             preparation: Allocation::default(),
             prepare_bytes: 1 << 20,
@@ -116,6 +119,7 @@ impl Options {
         within("segment_bytes", self.segment_bytes, 16 << 10, 1 << 30)?;
         within("record_bytes_max", self.record_bytes_max, 1, PAYLOAD_BYTES_MAX)?;
         within("group_bytes", self.group_bytes, 4 << 10, 16 << 20)?;
+        within("staging_bytes", self.staging_bytes, 64 << 10, 1 << 30)?;
         within("prepare_bytes", self.prepare_bytes, 4 << 10, 64 << 20)?;
         if self.beacon_idle > Duration::from_secs(60) {
             return Err(OptionError {
@@ -155,6 +159,7 @@ mod tests {
             Options { record_bytes_max: 0, ..Options::default() },
             Options { record_bytes_max: (1 << 30) + 1, ..Options::default() },
             Options { group_bytes: 1, ..Options::default() },
+            Options { staging_bytes: (64 << 10) - 1, ..Options::default() },
             Options { prepare_bytes: 0, ..Options::default() },
             Options { beacon_idle: Duration::from_secs(61), ..Options::default() },
             Options { label: "x".repeat(64), ..Options::default() },

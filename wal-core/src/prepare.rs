@@ -7,8 +7,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
-
 use crate::control::{BegunRow, ControlFile, FileRow};
 use crate::error::StorageError;
 use crate::io_util::write_full;
@@ -16,15 +14,18 @@ use crate::lsn::SegmentId;
 use crate::options::Options;
 use crate::segment::{HEADER_PAGE_BYTES, LINK_FRAME_BYTES, SegmentHeader};
 use crate::storage::{Access, Allocation, Storage, StorageFile};
+use crate::sync::Mutex;
 
 /// A segment that is made and not yet used.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) header: SegmentHeader,
-    pub(crate) file: SegmentFile,
+    pub(crate) file: Arc<SegmentFile>,
     pub(crate) name: String,
     /// How far it has real room.
     pub(crate) room: u64,
+    /// How that was made.
+    pub(crate) how: Allocation,
 }
 
 /// A segment file that is being written.
@@ -153,7 +154,8 @@ pub(crate) fn give_name(storage: &dyn Storage, temporary: &str, name: &str) -> R
 }
 
 /// Prepares a segment of `capacity` bytes, with room for the first `room` of them (at least for header and link), and makes it
-/// known. An error that is not "full" leaves the control file's state in doubt.
+/// known. It may be made in place of another that is ready, which stays known until it is removed. An error
+/// that is not "full" leaves the control file's state in doubt.
 pub(crate) fn prepare(
     storage: &Arc<dyn Storage>,
     control: &Mutex<ControlFile>,
@@ -161,6 +163,7 @@ pub(crate) fn prepare(
     capacity: u64,
     room: u64,
     durable: u64,
+    replaces: bool,
 ) -> Result<Prepared, StorageError> {
     let mut control = control.lock();
     let header = draw_header(&**storage, &mut control, options, capacity)?;
@@ -181,11 +184,11 @@ pub(crate) fn prepare(
     let row = FileRow { segment_id: header.segment_id, file_id: header.file_id };
     control.state.begun.push(BegunRow { file: row, must_exist: true });
     // Older ones are named by links that are durable: a third segment is not begun while two are not.
-    let surplus = control.state.begun.len().saturating_sub(3);
+    let surplus = control.state.begun.len().saturating_sub(if replaces { 4 } else { 3 });
     control.state.begun.drain(..surplus);
     control.state.durable = control.state.durable.max(durable);
     control.write_both()?;
     let asked = if how == Allocation::Sparse { Allocation::Reserve } else { options.preparation };
     let file = SegmentFile { file, room, name: name.clone(), failed: Mutex::new(None), how: asked };
-    Ok(Prepared { header, file, name, room: made_room })
+    Ok(Prepared { header, file: Arc::new(file), name, room: made_room, how })
 }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use crate::batch::{Batch, Single};
 use crate::chain::SegmentInfo;
 use crate::error::{AppendError, CloseError, OpenError, Poison, ReadError, StorageError};
-use crate::gate::{Gate, Receipt};
+use crate::gate::{ForRoom, Gate, Receipt};
 use crate::lsn::{LogId, Lsn};
 use crate::open::open;
 use crate::options::{Create, Durability, Options};
+use crate::permit::Permit;
 use crate::reader::{Cursor, Position, Reader, seek};
 use crate::report::RecoveryReport;
+use crate::stats::Stats;
 use crate::storage::{FsStorage, Storage};
 use crate::ticket::Ticket;
 
@@ -120,7 +122,7 @@ impl Wal {
         durability: Durability,
     ) -> Result<Lsn, AppendError> {
         let mut record = Single::new(plane, kind, payload)?;
-        self.gate().commit(&mut record, durability).map(|receipt| receipt.last)
+        self.gate().commit(&mut record, durability, ForRoom::Wait).map(|receipt| receipt.last)
     }
 
     /// Appends a batch, whole or not at all, and waits until it is as durable as the options say. The batch is empty
@@ -138,7 +140,7 @@ impl Wal {
     /// # Errors
     /// As [`Wal::commit`].
     pub fn commit_as(&self, batch: &mut Batch, durability: Durability) -> Result<Receipt, AppendError> {
-        self.gate().commit(batch, durability)
+        self.gate().commit(batch, durability, ForRoom::Wait)
     }
 
     /// Appends a batch and returns at once, with its LSNs and a [`Ticket`] to wait for or to poll. It will be as
@@ -155,8 +157,52 @@ impl Wal {
     /// # Errors
     /// As [`Wal::submit`].
     pub fn submit_as(&self, batch: &mut Batch, durability: Durability) -> Result<Ticket, AppendError> {
-        let receipt = self.gate().submit(batch, durability)?;
+        let receipt = self.gate().submit(batch, durability, ForRoom::Wait)?;
         Ok(Ticket::new(Arc::clone(self.gate()), receipt, durability))
+    }
+
+    /// As [`commit_as`](Wal::commit_as), but where staging is full it is refused, and does not wait for a place.
+    ///
+    /// # Errors
+    /// As [`Wal::commit`]; [`AppendError::Full`] with [`NoRoom::Staging`](crate::NoRoom::Staging) leaves the
+    /// batch as it was.
+    pub fn try_commit(&self, batch: &mut Batch, durability: Durability) -> Result<Receipt, AppendError> {
+        self.gate().commit(batch, durability, ForRoom::Refuse)
+    }
+
+    /// As [`submit_as`](Wal::submit_as), but where staging is full it is refused, and does not wait for a place.
+    ///
+    /// # Errors
+    /// As [`Wal::try_commit`].
+    pub fn try_submit(&self, batch: &mut Batch, durability: Durability) -> Result<Ticket, AppendError> {
+        let receipt = self.gate().submit(batch, durability, ForRoom::Refuse)?;
+        Ok(Ticket::new(Arc::clone(self.gate()), receipt, durability))
+    }
+
+    /// Reserves room for one batch of at most so many encoded bytes ([`Batch::encoded`] tells how many a record
+    /// takes), in staging and on the disk; waits where permits or staged records take all of staging. Who holds
+    /// a permit and asks for another that finds no place while it does waits for itself.
+    ///
+    /// # Errors
+    /// [`AppendError::Full`] if the disk is full, [`AppendError::TooLarge`] above what a batch can have, and as
+    /// [`Wal::commit`].
+    pub fn reserve(&self, bytes: u64) -> Result<Permit, AppendError> {
+        Permit::new(self.gate(), bytes, ForRoom::Wait)
+    }
+
+    /// As [`reserve`](Wal::reserve), but does not wait for a place in staging.
+    ///
+    /// # Errors
+    /// As [`Wal::reserve`], and [`AppendError::Full`] with [`NoRoom::Staging`](crate::NoRoom::Staging).
+    pub fn try_reserve(&self, bytes: u64) -> Result<Permit, AppendError> {
+        Permit::new(self.gate(), bytes, ForRoom::Refuse)
+    }
+
+    /// How the log fares, in numbers: counts since it was opened, latencies, what is under way. Cheap, and
+    /// changes nothing.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.gate().stats(u64::from(self.recovery().torn_tail.is_some()))
     }
 
     /// Waits until everything appended so far is durable.

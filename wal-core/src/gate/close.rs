@@ -1,17 +1,14 @@
 //! Finishing: the closing sync and the seal of each segment, and the clean close of the log.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use parking_lot::MutexGuard;
-
-use super::{Active, Gate, Guard, STALL_RETRY, State};
+use super::{Active, Gate, Guard, Next, STALL_RETRY, State};
 use crate::control::CleanClose;
 use crate::error::{CloseError, StorageError};
 use crate::lsn::Lsn;
-use crate::options::Durability;
 use crate::prepare::{Prepared, discard};
 use crate::segment::{Seal, SparseIndex};
+use crate::sync::unlocked;
 use crate::wire::len64;
 
 impl Gate {
@@ -25,7 +22,7 @@ impl Gate {
             }
             let Some(active) = state.finished.front().cloned() else { break };
             state.busy += 1;
-            let sealed = MutexGuard::unlocked(&mut state, || self.seal(&active));
+            let sealed = unlocked(&mut state, || self.seal(&active));
             state.busy -= 1;
             match sealed {
                 Ok(()) => {
@@ -48,8 +45,9 @@ impl Gate {
 
     /// The closing sync, then the seal, if there is room for one, and the file cut behind it.
     fn seal(&self, active: &Active) -> Result<(), StorageError> {
-        if active.unsynced.load(Ordering::Acquire) {
-            active.sync()?;
+        let _flight = self.counters.begin("seal");
+        if active.is_unsynced() {
+            active.sync(&self.counters)?;
         }
         let (seal, end) = active.segment.with_extent(|extent| {
             (
@@ -100,11 +98,11 @@ impl Gate {
                 state.closing = false;
                 return Err(CloseError::Poisoned(poison));
             }
-            if state.leader || state.busy > 0 {
+            if state.writing || state.syncing || state.busy > 0 {
                 self.done.wait_for(&mut state, STALL_RETRY);
                 continue;
             }
-            let staged = !state.filling.is_empty() || state.stalled.is_some();
+            let staged = !state.staged.is_empty();
             if !staged && self.chain.durable() >= self.chain.written() {
                 break;
             }
@@ -112,10 +110,14 @@ impl Gate {
                 // What is above the durable mark is not copied yet; a close cannot vouch for it.
                 break;
             }
-            state.sync_wanted = self.chain.written().max(state.next - 1);
-            state = self.lead(state);
-            if let Some((group, source)) = &state.stalled
-                && let (Some(first), Some(last)) = (Lsn::new(group.first), Lsn::new(state.next - 1))
+            if !staged {
+                state = self.sync_written(state);
+                continue;
+            }
+            state = self.lead(state, Next::Nothing);
+            if state.stalled
+                && let (Some(front), Some((_, source))) = (state.staged.front(), &state.full)
+                && let (Some(first), Some(last)) = (Lsn::new(front.first), Lsn::new(state.next - 1))
             {
                 let source = Arc::clone(source);
                 state.closing = false;
@@ -130,14 +132,7 @@ impl Gate {
         let thread = state.thread.take();
         state.dropped = true;
         self.work.notify_all();
-        MutexGuard::unlocked(&mut state, || thread.map(std::thread::JoinHandle::join));
-        if let Some(unused) = self.unbegin(&mut state) {
-            let discarded = MutexGuard::unlocked(&mut state, || self.give_up(&unused));
-            if let Err(error) = discarded {
-                state.closing = false;
-                return Err(CloseError::Poisoned(self.poison(&mut state, &error)));
-            }
-        }
+        unlocked(&mut state, || thread.map(std::thread::JoinHandle::join));
         self.finish_active(&mut state);
         let newest = state.finished.back().cloned();
         state = self.seal_finished(state);
@@ -147,9 +142,8 @@ impl Gate {
         }
         let clean = self.clean_close(&state, newest.as_deref());
         let ready = state.ready.take();
-        let result = MutexGuard::unlocked(&mut state, || {
-            self.write_clean_close(clean.filter(|_| vouched), ready.as_ref())
-        });
+        let result =
+            unlocked(&mut state, || self.write_clean_close(clean.filter(|_| vouched), ready.as_ref()));
         state.closed = true;
         self.done.notify_all();
         *self.lock.lock() = None;
@@ -214,31 +208,25 @@ impl Gate {
     pub(crate) fn abandon(self: &Arc<Self>) {
         let mut state = self.state.lock();
         // A group under way is not ours to wait for, but what is staged behind it can only go after it.
-        while state.leader && !state.filling.is_empty() && state.poison.is_none() {
-            self.done.wait(&mut state);
+        while !state.closed && !state.staged.is_empty() && state.poison.is_none() {
+            if state.writing {
+                self.done.wait(&mut state);
+            } else if state.stalled {
+                break;
+            } else {
+                state = self.lead(state, Next::Nothing);
+            }
         }
-        let mut state = self.write_what_is_staged(state);
         state.dropped = true;
         self.work.notify_all();
+        self.done.notify_all();
         self.release_if_idle(&state);
-    }
-
-    pub(super) fn write_what_is_staged<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Guard<'a> {
-        if !state.closed
-            && state.poison.is_none()
-            && !state.leader
-            && state.stalled.is_none()
-            && !state.filling.is_empty()
-        {
-            state.filling.strictest = Some(Durability::Written);
-            state = self.lead(state);
-        }
-        state
+        drop(self.wake(state));
     }
 
     /// The lock goes with the last I/O in flight.
     pub(super) fn release_if_idle(&self, state: &State) {
-        if state.is_over() && !state.leader && state.busy == 0 {
+        if state.is_over() && !state.writing && !state.syncing && state.busy == 0 {
             *self.lock.lock() = None;
         }
     }

@@ -1,90 +1,201 @@
-//! Leading: one write and at most one sync for a whole group, outside the lock.
+//! Leading: one write for a whole group, outside the lock.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use parking_lot::MutexGuard;
-
-use super::{Active, Gate, Group, Guard, LEAD_BYTES, LINK_BYTES, Predecessor, State, capacity_for};
+use super::{Active, Gate, Group, Guard, LEAD_BYTES, LINK_BYTES, Next, Predecessor, START};
+use super::{capacity_for, seal_reserve};
 use crate::control::FileRow;
 use crate::copy::CopyError;
 use crate::error::{AppendError, StorageError};
-use crate::frame::{FrameDraft, FrameKind, HEADER_BYTES, frame_bytes};
+use crate::frame::{FrameDraft, FrameKind, frame_bytes};
 use crate::options::Durability;
-use crate::prepare::{Prepared, discard, prepare};
-use crate::segment::{HEADER_PAGE_BYTES, LINK_FRAME_BYTES};
+use crate::prepare::{discard, prepare};
+use crate::segment::LINK_FRAME_BYTES;
+use crate::sync::unlocked;
 use crate::wire::len_usize;
 
+/// Empty groups that are kept for their memory: one that fills while another is written.
+const SPARE_GROUPS: usize = 2;
+
 impl Gate {
-    /// Takes the filling group and brings it to disk; the caller found no leader.
-    pub(super) fn lead<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Guard<'a> {
-        debug_assert!(!state.leader, "one leads at a time");
-        state.leader = true;
+    /// Writes the oldest staged group; the caller found no leader, and something staged.
+    pub(super) fn lead<'a>(self: &'a Arc<Self>, mut state: Guard<'a>, next: Next) -> Guard<'a> {
+        debug_assert!(!state.writing, "one leads at a time");
+        state.writing = true;
         state.last_commit = Instant::now();
-        if let Some((group, _)) = state.stalled.take() {
-            return self.lead_stalled(state, group);
-        }
+        let (mut state, has_place) = self.go_to_place(state);
+        let group = if has_place { state.staged.pop_front() } else { None };
+        let Some(mut group) = group else {
+            return self.stop_leading(state);
+        };
         let offset = state.place;
-        if state.filling.is_empty() {
-            // A sync alone. The filling group stays: it may hold the link of a segment just begun.
-            return self.finish_leading(state, Group::default(), offset);
+        state.place += group.file_bytes();
+        let Some(active) = state.active.clone() else { unreachable!("a group with a place") };
+        let queued = group.since.elapsed();
+        let written = unlocked(&mut state, || poisoning(|| self.write_group(&active, &mut group, offset)));
+        self.counters.queue.add_time(queued);
+        match written {
+            Ok(testified) => {
+                state.testified = state.testified.max(testified);
+                self.finish_group(state, group, next)
+            }
+            Err(error) if error.is_full() => {
+                self.stall(&mut state, group, error);
+                self.stop_leading(state)
+            }
+            Err(error) => {
+                self.poison(&mut state, &error);
+                self.stop_leading(state)
+            }
         }
-        let spare = std::mem::take(&mut state.spare);
-        let group = std::mem::replace(&mut state.filling, spare);
-        state.place += group.file_bytes(0);
-        self.finish_leading(state, group, offset)
     }
 
-    /// Writes and syncs outside the lock; takes it again for the outcome.
-    fn finish_leading<'a>(
+    /// The group is written.
+    fn finish_group<'a>(
         self: &'a Arc<Self>,
         mut state: Guard<'a>,
         mut group: Group,
-        offset: u64,
+        next: Next,
     ) -> Guard<'a> {
-        let wanted = std::mem::take(&mut state.sync_wanted);
-        let sync = group.strictest == Some(Durability::Synced) || wanted > self.chain.durable();
-        let active = state.active.clone();
-        let mut unsynced: Vec<Arc<Active>> = Vec::new();
-        if sync {
-            unsynced = state.unsynced();
+        state.staged_bytes -= group.body_bytes();
+        if std::mem::take(&mut state.stalled) {
+            state.full = None;
+            state.restage(self.options.segment_bytes);
         }
-        let work = || -> Result<u64, StorageError> {
-            let mut testified = 0;
-            if let Some(active) = active.as_ref().filter(|_| !group.is_empty()) {
-                testified = self.write_group(active, &mut group, offset)?;
-                if sync && group.written_members {
-                    self.done.notify_all();
-                    drop(self.wake(self.state.lock()));
-                }
-            }
-            if sync {
-                self.sync_all(&unsynced, active.as_deref())?;
-            }
-            Ok(testified)
-        };
-        let outcome = MutexGuard::unlocked(&mut state, || poisoning(work));
-        state.leader = false;
-        match outcome {
-            Ok(testified) => {
-                state.testified = state.testified.max(testified);
-                if !group.is_empty() {
-                    group.reset(LEAD_BYTES + 2 * len_usize(self.options.group_bytes));
-                    state.spare = group;
-                }
-            }
-            Err(error) if error.is_full() => self.stall(&mut state, group, error),
-            Err(error) => {
-                self.poison(&mut state, &error);
-            }
+        let sync_is_due = group.strictest == Durability::Synced && self.chain.durable() < group.last();
+        if sync_is_due && next == Next::HandOver {
+            state.sync_asked = state.sync_asked.max(group.last());
         }
+        // Who syncs next wakes them all together.
+        let waited_for = group.written_members || state.staged.iter().any(|group| group.written_members);
+        let wakes = waited_for || state.placeless > 0 || next != Next::Sync;
+        if state.spares.len() < SPARE_GROUPS {
+            group.reset(LEAD_BYTES + 2 * len_usize(self.options.group_bytes));
+            state.spares.push(group);
+        }
+        if !wakes {
+            state.writing = false;
+            return state;
+        }
+        let state = self.stop_leading(state);
+        let alone = state.thread.is_none() && !state.syncing && state.poison.is_none();
+        if sync_is_due && alone && next == Next::HandOver { self.sync_written(state) } else { state }
+    }
+
+    fn stop_leading<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Guard<'a> {
+        state.writing = false;
         self.done.notify_all();
         self.poke_thread(&state);
         self.release_if_idle(&state);
         self.wake(state)
+    }
+
+    /// Sees to it that the oldest group has its place: begins the next segment if it is the first one there.
+    /// Answers whether it has one; if not, the disk is full or the log is poisoned.
+    fn go_to_place<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> (Guard<'a>, bool) {
+        loop {
+            let Some(front) = state.staged.front().filter(|_| state.poison.is_none()) else {
+                return (state, false);
+            };
+            let (body, first, begins) = (front.body_bytes(), front.first, front.begins);
+            if let Some(active) = state.active.clone().filter(|_| !begins) {
+                let end = state.place + frame_bytes(body);
+                if end <= state.room {
+                    return (state, true);
+                }
+                // Only after a stall: its room was not certain when it was staged.
+                if end + seal_reserve(active.capacity) <= active.capacity {
+                    match self.extend(state, end) {
+                        Ok(extended) => state = extended,
+                        Err(error) => return (self.stall_again(&error), false),
+                    }
+                } else if let Some(front) = state.staged.front_mut() {
+                    front.begins = true;
+                }
+                continue;
+            }
+            let fits = state.ready.as_ref().is_some_and(|ready| {
+                let limit = ready.room.min(ready.header.capacity - seal_reserve(ready.header.capacity));
+                START + frame_bytes(body) <= limit
+            });
+            if fits && !state.extending {
+                return self.begin_next(state, first);
+            }
+            if state.preparing || state.extending {
+                self.done.wait(&mut state);
+                continue;
+            }
+            // Only after a stall, or where a permit found none.
+            let capacity = capacity_for(&self.options, frame_bytes(body));
+            let unfit = state.ready.take();
+            state.preparing = true;
+            let prepared = unlocked(&mut state, || {
+                unfit.map_or(Ok(()), |unfit| self.forget_prepared(&unfit))?;
+                let room = START + frame_bytes(body);
+                let flight = self.counters.begin("prepare");
+                let prepared = prepare(
+                    &self.chain.storage,
+                    &self.control,
+                    &self.options,
+                    capacity,
+                    room,
+                    self.chain.durable(),
+                    false,
+                );
+                drop(flight);
+                prepared
+            });
+            state.preparing = false;
+            match prepared {
+                Ok(prepared) => state.ready = Some(prepared),
+                Err(error) if error.is_full() => {
+                    self.note_full(&mut state, error);
+                    state.stalled = true;
+                    return (state, false);
+                }
+                Err(error) => {
+                    self.poison(&mut state, &error);
+                    return (state, false);
+                }
+            }
+        }
+    }
+
+    /// No room was found for a group that waits for some.
+    fn stall_again(&self, error: &AppendError) -> Guard<'_> {
+        let mut state = self.state.lock();
+        state.stalled = true;
+        if let AppendError::Storage(error) = error {
+            self.poison(&mut state, error);
+        }
+        state
+    }
+
+    /// Leaves the active segment and begins the one that is ready, with the LSN `base`.
+    fn begin_next<'a>(self: &'a Arc<Self>, mut state: Guard<'a>, base: u64) -> (Guard<'a>, bool) {
+        // Two unsynced segments at most: what was left behind is synced before another begins.
+        let unsynced = state.unsynced();
+        if !unsynced.is_empty() {
+            let synced = unlocked(&mut state, || poisoning(|| self.sync_left(&unsynced)));
+            if let Err(error) = synced {
+                self.poison(&mut state, &error);
+                return (state, false);
+            }
+        }
+        if state.thread.is_none() && !state.finished.is_empty() {
+            // Without the thread the older ones are sealed here; the one that is left now has its turn at
+            // the next rotation, so that nobody waits for its sync who did not ask for one.
+            state = self.seal_finished(state);
+        }
+        if state.poison.is_some() {
+            return (state, false);
+        }
+        self.begin_segment(&mut state, base);
+        self.work.notify_one();
+        (state, true)
     }
 
     /// One write for the whole group, and the link before it if it begins a segment. Answers the
@@ -110,12 +221,13 @@ impl Gate {
             }
             from = 0;
         }
-        active.unsynced.store(true, Ordering::Release);
-        let written = active.file.write(offset, group.buffer.get(from..).unwrap_or_default());
-        if written.is_err() {
-            group.buffer.truncate(LEAD_BYTES + len_usize(body_bytes));
-        }
+        let flight = self.counters.begin("write");
+        let written = active.write(offset, group.buffer.get(from..).unwrap_or_default());
+        // Back to head and body, without the padding.
+        group.buffer.truncate(LEAD_BYTES + len_usize(body_bytes));
         written?;
+        flight.landed(&self.counters.write);
+        self.counters.group_bytes.add(frame_offset - offset + frame_bytes(body_bytes));
         active.segment.with_extent(|extent| {
             extent.last = group.last();
             extent.end = frame_offset + frame_bytes(body_bytes);
@@ -129,65 +241,39 @@ impl Gate {
         Ok(durable)
     }
 
-    /// Syncs all segments that were left with records that are not synced, oldest first; the mark may
-    /// then pass the end of the last of them.
-    pub(super) fn sync_left(&self, left: &[Arc<Active>]) -> Result<(), StorageError> {
-        left.iter().try_for_each(|active| active.sync())?;
-        if let Some(last) = left.last() {
-            self.chain.publish_durable(last.segment.reach().0);
-        }
-        Ok(())
-    }
-
-    /// Syncs what stands before the mark, oldest first, and publishes the mark that was read before.
-    fn sync_all(&self, before: &[Arc<Active>], active: Option<&Active>) -> Result<(), StorageError> {
-        let written = self.chain.written();
-        self.sync_left(before)?;
-        if let Some(active) = active {
-            active.sync()?;
-        }
-        self.chain.publish_durable(written);
-        Ok(())
-    }
-
     /// A group found no room in a place that was not really there: it stays staged and goes to a new
     /// segment, never again to that file.
     fn stall(&self, state: &mut Guard<'_>, mut group: Group, error: StorageError) {
-        if let Some(link) = group.link.take() {
-            // The segment never held anything: it is given up, and the link goes to the next.
-            state.filling.link = Some(link);
-        }
-        match self.unbegin(state) {
-            Some(unused) => {
-                state.leader = true;
-                let given_up = MutexGuard::unlocked(state, || self.give_up(&unused));
-                state.leader = false;
-                if let Err(error) = given_up {
-                    self.poison(state, &error);
+        match group.link.take() {
+            Some(link) => {
+                // The segment never held anything: it is given up, and the link goes to the next.
+                let before = Predecessor {
+                    id: link.predecessor_id,
+                    file_id: link.predecessor_file_id,
+                    last: link.predecessor_last,
+                    end: link.predecessor_end,
+                };
+                state.predecessor = (before.id != 0).then_some(before);
+                state.kept = link.kept;
+                state.branch = link.branch;
+                if let Some(unused) = state.active.take() {
+                    let given_up = unlocked(state, || self.give_up(&unused));
+                    if let Err(error) = given_up {
+                        self.poison(state, &error);
+                    }
                 }
             }
             None => self.finish_active(state),
         }
-        state.stalled = Some((group, Arc::new(error)));
-    }
-
-    /// Takes back the beginning of a segment whose link is not on disk; answers its file.
-    pub(super) fn unbegin(&self, state: &mut State) -> Option<Arc<Active>> {
-        let link = state.filling.link.take()?;
-        let before = Predecessor {
-            id: link.predecessor_id,
-            file_id: link.predecessor_file_id,
-            last: link.predecessor_last,
-            end: link.predecessor_end,
-        };
-        state.predecessor = (before.id != 0).then_some(before);
-        state.kept = link.kept;
-        state.branch = link.branch;
-        state.active.take()
+        self.note_full(state, error);
+        state.stalled = true;
+        group.begins = true;
+        state.staged.push_front(group);
+        state.restage(self.options.segment_bytes);
     }
 
     /// Writes down that a segment's file is no part of the log, and removes it.
-    pub(super) fn give_up(&self, active: &Active) -> Result<(), StorageError> {
+    fn give_up(&self, active: &Active) -> Result<(), StorageError> {
         let row = FileRow { segment_id: active.segment.id, file_id: active.segment.file_id };
         let mut control = self.control.lock();
         control.state.begun.retain(|begun| begun.file != row);
@@ -202,84 +288,27 @@ impl Gate {
         Ok(())
     }
 
-    /// Tries a stalled group again, in a new segment. The caller took the leader's role.
-    fn lead_stalled<'a>(self: &'a Arc<Self>, mut state: Guard<'a>, mut group: Group) -> Guard<'a> {
-        let body = group.body_bytes() + state.filling.body_bytes() + 2 * HEADER_BYTES as u64;
-        let capacity = capacity_for(&self.options, body);
-        let fits = |ready: &Prepared| {
-            let room = HEADER_PAGE_BYTES + LINK_FRAME_BYTES + frame_bytes(body);
-            ready.header.capacity >= capacity && ready.room >= room
-        };
-        let (ready, unfit) = match state.ready.take() {
-            Some(ready) if fits(&ready) => (Some(ready), None),
-            unfit => (None, unfit),
-        };
-        let room = HEADER_PAGE_BYTES + LINK_FRAME_BYTES + frame_bytes(body).max(self.options.prepare_bytes);
-        let unsynced = state.unsynced();
-        let prepared = MutexGuard::unlocked(&mut state, || {
-            // Two unsynced segments at most: what was left behind is synced before another begins.
-            self.sync_left(&unsynced)?;
-            if let Some(unfit) = unfit {
-                self.forget_prepared(&unfit)?;
-            }
-            match ready {
-                Some(ready) => Ok(ready),
-                None => prepare(
-                    &self.chain.storage,
-                    &self.control,
-                    &self.options,
-                    capacity,
-                    room,
-                    self.chain.durable(),
-                ),
-            }
-        });
-        match prepared {
-            Ok(prepared) => {
-                state.ready = Some(prepared);
-                // The link names the LSN that the stalled group begins with, not the next to give out.
-                let next = std::mem::replace(&mut state.next, group.first);
-                debug_assert!(state.filling.link.is_none(), "a stalled log has no active segment");
-                self.begin_segment(&mut state);
-                state.next = next;
-                group.link = state.filling.link.take();
-                let offset = state.place;
-                state.place += group.file_bytes(0);
-                self.finish_leading(state, group, offset)
-            }
-            Err(error) => {
-                state.leader = false;
-                if error.is_full() {
-                    state.stalled = Some((group, Arc::new(error)));
-                } else {
-                    self.poison(&mut state, &error);
-                }
-                self.done.notify_all();
-                self.poke_thread(&state);
-                self.release_if_idle(&state);
-                state
-            }
-        }
-    }
-
     /// Copies a tail that found no room at opening, before the first append is let in.
     pub(super) fn copy_pending_tail<'a>(
         self: &'a Arc<Self>,
         mut state: Guard<'a>,
     ) -> Result<Guard<'a>, AppendError> {
         let Some(pending) = state.pending_copy.take() else { return Ok(state) };
-        state.leader = true;
-        let result = MutexGuard::unlocked(&mut state, || pending.run(&mut self.control.lock()));
-        state.leader = false;
+        // Nobody may write or sync meanwhile: the tail is not durable because it is written.
+        (state.writing, state.syncing) = (true, true);
+        let result = unlocked(&mut state, || pending.run(&mut self.control.lock()));
+        (state.writing, state.syncing) = (false, false);
         self.done.notify_all();
         match result {
             Ok(predecessor) => {
                 state.predecessor = Some(predecessor);
+                state.found_room();
                 Ok(state)
             }
             Err(CopyError::NoRoom(error)) => {
                 state.pending_copy = Some(pending);
-                Err(AppendError::Full(Arc::new(error)))
+                let error = self.note_full(&mut state, error);
+                Err(self.refuse_full(error))
             }
             Err(CopyError::Failed(error)) => Err(AppendError::Poisoned(self.poison(&mut state, &error))),
         }
@@ -288,7 +317,7 @@ impl Gate {
 
 /// Does a leader's work. A panic in it, of a storage or of ours, leaves the outcome unknown and may not
 /// leave the others waiting: it poisons, as a failed sync does.
-fn poisoning<T>(work: impl FnOnce() -> Result<T, StorageError>) -> Result<T, StorageError> {
+pub(super) fn poisoning<T>(work: impl FnOnce() -> Result<T, StorageError>) -> Result<T, StorageError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let panicked = io::Error::other("a panic while writing or syncing a group");
         Err(StorageError::new("sync", "the log", panicked))

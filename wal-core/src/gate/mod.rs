@@ -1,44 +1,47 @@
-//! The gate: where committers wait while one of them leads.
+//! The gate: where committers wait while one of them writes and one of them syncs.
 //!
-//! Batches come in encoded. Under the lock a batch gets its LSNs and one copy into the filling group,
-//! nothing else. Whoever needs a group on disk and finds no leader becomes it: takes the group, closes
-//! its frame and makes one write and at most one sync outside the lock, while the next group fills.
-//! Marks are published after the call that earned them, in LSN order, because there is one leader at a time.
+//! Batches come in encoded. Under the lock a batch gets its LSNs, its place, and one copy into the last
+//! staged group, nothing else. Two roles are taken in turn, each by one thread at a time. Who *leads* takes
+//! the oldest group, closes its frame and makes one write outside the lock; who *syncs* makes one sync for
+//! all that is written. Meanwhile the next group fills. So who only wants the write never waits for a
+//! sync, and one that hangs stops nobody else until staging is full.
 //!
-//! What the leader role protects: the place where the next frame goes, rotation, and the beacon. So a
-//! segment's end is settled before its successor's link names it.
+//! What the leader's role protects: the place where the next frame goes, rotation, and the beacon. So a
+//! segment's end is settled before its successor's link names it. Marks are published after the call that
+//! earned them, in LSN order; the end that a sync covers is read before it is issued.
 //!
 //! The rule on closing syncs: a segment that is left with unsynced records is synced before anything
 //! in its successor counts as durable, and before a third segment is begun.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::batch::Appendable;
 use crate::chain::{Chain, Predecessor, Segment};
 use crate::control::ControlFile;
 use crate::copy::PendingCopy;
-use crate::error::{AppendError, Poison, StorageError};
+use crate::error::{AppendError, NoRoom, Poison, StorageError};
 use crate::frame::{HEADER_BYTES, frame_bytes};
 use crate::lsn::Lsn;
 use crate::options::{Durability, Options};
 use crate::prepare::{Prepared, SegmentFile};
 use crate::segment::{HEADER_PAGE_BYTES, LINK_FRAME_BYTES, Link, PlaneTable, SEAL_BYTES_MAX};
-use crate::storage::StorageLock;
+use crate::stats::{Counters, FullDisk, Stats};
+use crate::storage::{Allocation, StorageLock};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::wire::len64;
 
 mod close;
 mod lead;
 mod polled;
 mod rotate;
+mod stage;
+mod sync;
 mod thread;
 
 /// Staged bytes at which the I/O thread writes what is only `Buffered`.
-const BUFFERED_WRITE_BYTES: usize = 256 << 10;
+const BUFFERED_WRITE_BYTES: u64 = 256 << 10;
 
 /// How often a group that found no room is tried again.
 const STALL_RETRY: Duration = Duration::from_millis(20);
@@ -57,41 +60,58 @@ fn seal_reserve(capacity: u64) -> u64 {
     SEAL_BYTES_MAX.min(capacity / 8)
 }
 
-/// The capacity of a segment for a batch with a body of `body_bytes`.
-pub(crate) fn capacity_for(options: &Options, body_bytes: u64) -> u64 {
-    let needed = HEADER_PAGE_BYTES + LINK_FRAME_BYTES + frame_bytes(body_bytes);
+/// The capacity of a segment for so many bytes of frames.
+pub(crate) fn capacity_for(options: &Options, frames: u64) -> u64 {
+    let needed = START + frames;
     let with_seal = needed + seal_reserve(options.segment_bytes);
     if with_seal <= options.segment_bytes { options.segment_bytes } else { needed + SEAL_BYTES_MAX }
 }
 
+/// Where the first frame behind the link lies.
+const START: u64 = HEADER_PAGE_BYTES + LINK_FRAME_BYTES;
+
 /// A group of batches that will be one frame.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Group {
     /// [`LEAD_BYTES`], then the body.
     buffer: Vec<u8>,
     first: u64,
     records: u32,
-    strictest: Option<Durability>,
+    strictest: Durability,
     /// Somebody waits only for the write.
     written_members: bool,
     planes: PlaneTable,
-    /// Set if this group begins a segment.
+    /// It is the first of a segment.
+    begins: bool,
+    /// The link before it, once that segment is begun.
     link: Option<Link>,
+    /// When its first batch came.
+    since: Instant,
 }
 
 impl Group {
-    fn is_empty(&self) -> bool {
-        self.records == 0
+    fn new() -> Group {
+        Group {
+            buffer: vec![0; LEAD_BYTES],
+            first: 0,
+            records: 0,
+            strictest: Durability::Buffered,
+            written_members: false,
+            planes: PlaneTable::default(),
+            begins: false,
+            link: None,
+            since: Instant::now(),
+        }
     }
 
     fn body_bytes(&self) -> u64 {
         len64(self.buffer.len().saturating_sub(LEAD_BYTES))
     }
 
-    /// Bytes that the group takes in its file once `more` bytes of body are added.
-    fn file_bytes(&self, more: u64) -> u64 {
-        let link = if self.link.is_some() { LINK_FRAME_BYTES } else { 0 };
-        link + frame_bytes(self.body_bytes() + more)
+    /// Bytes that the group takes in its file.
+    fn file_bytes(&self) -> u64 {
+        let link = if self.begins { LINK_FRAME_BYTES } else { 0 };
+        link + frame_bytes(self.body_bytes())
     }
 
     fn last(&self) -> u64 {
@@ -104,10 +124,12 @@ impl Group {
             self.buffer = Vec::new();
         }
         self.buffer.clear();
+        self.buffer.resize(LEAD_BYTES, 0);
         self.planes.clear();
         self.records = 0;
-        self.strictest = None;
+        self.strictest = Durability::Buffered;
         self.written_members = false;
+        self.begins = false;
         self.link = None;
     }
 }
@@ -116,27 +138,66 @@ impl Group {
 #[derive(Debug)]
 struct Active {
     segment: Arc<Segment>,
-    file: SegmentFile,
+    file: Arc<SegmentFile>,
     capacity: u64,
-    /// Records were written to it after its last sync.
-    unsynced: AtomicBool,
+    /// Raised before and after each write, so that a sync beside it does not pass for one behind it.
+    changes: AtomicU64,
+    /// What `changes` was before the last sync that returned.
+    synced: AtomicU64,
 }
 
 impl Active {
-    fn sync(&self) -> Result<(), StorageError> {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), StorageError> {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        let written = self.file.write(offset, bytes);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        written
+    }
+
+    fn sync(&self, counters: &Counters) -> Result<(), StorageError> {
+        let changes = self.changes.load(Ordering::Acquire);
+        let flight = counters.begin("sync");
         self.file.sync()?;
-        self.unsynced.store(false, Ordering::Release);
+        flight.landed(&counters.sync);
+        self.synced.fetch_max(changes, Ordering::AcqRel);
         Ok(())
     }
+
+    /// Whether something was written to it after its last sync.
+    fn is_unsynced(&self) -> bool {
+        self.changes.load(Ordering::Acquire) != self.synced.load(Ordering::Acquire)
+    }
+
+    /// How far frames may go in it, given that there is real room up to `room`.
+    fn limit(&self, room: u64) -> u64 {
+        room.min(self.capacity - seal_reserve(self.capacity))
+    }
+}
+
+/// Permits that are outstanding.
+#[derive(Debug, Default)]
+struct Reserved {
+    permits: u32,
+    /// Bytes of body that they may bring.
+    bodies: u64,
+    /// Bytes in the file, each in a frame of its own.
+    frames: u64,
 }
 
 #[derive(Debug)]
 struct State {
     next: u64,
-    filling: Group,
-    spare: Group,
+    /// Groups in LSN order; the last one is filling.
+    staged: VecDeque<Group>,
+    /// Bytes of body in memory: staged, and being written.
+    staged_bytes: u64,
+    /// Where the staged groups end in the segment that the last of them is for.
+    end: u64,
+    reserved: Reserved,
+    /// Empty groups, for their memory.
+    spares: Vec<Group>,
     active: Option<Arc<Active>>,
-    /// Where the filling group goes in the active segment.
+    /// Where the next frame goes in the active segment.
     place: u64,
     /// How far the active segment has real room.
     room: u64,
@@ -147,16 +208,22 @@ struct State {
     kept: Option<u64>,
     /// The next LSN jumps over what `repair` gave up.
     branch: bool,
-    leader: bool,
+    /// Somebody leads.
+    writing: bool,
+    /// Somebody syncs.
+    syncing: bool,
     /// Others that do I/O: the I/O thread.
     busy: u32,
     preparing: bool,
     extending: bool,
-    /// LSNs up to which somebody waits for a sync that no group's level asks for.
-    sync_wanted: u64,
+    /// Those who wait for a place.
+    placeless: u32,
+    /// The oldest group found no room in the file that it was for.
+    stalled: bool,
+    /// Since when the disk is full, and what it said.
+    full: Option<(Instant, Arc<StorageError>)>,
     /// Segments to be synced, if need be, and sealed.
     finished: VecDeque<Arc<Active>>,
-    stalled: Option<(Group, Arc<StorageError>)>,
     pending_copy: Option<PendingCopy>,
     poison: Option<Arc<Poison>>,
     /// The durable LSN that frames or slots on disk testify to.
@@ -168,9 +235,12 @@ struct State {
     thread: Option<std::thread::JoinHandle<()>>,
     /// The I/O thread sleeps until it is woken.
     resting: bool,
-    /// Up to here the I/O thread is asked to lead, for tickets that nobody waits for.
+    /// Up to here the I/O thread is asked to write, for tickets that nobody waits for.
     asked_for: u64,
+    /// Up to here it is asked to sync.
+    sync_asked: u64,
     wakers: polled::Wakers,
+    allocation: Allocation,
 }
 
 impl State {
@@ -182,12 +252,19 @@ impl State {
 
     /// Whether what is staged is worth a write that nobody waits for.
     fn holds_much(&self) -> bool {
-        self.filling.buffer.len() >= BUFFERED_WRITE_BYTES
+        self.staged_bytes >= BUFFERED_WRITE_BYTES && !self.staged.is_empty()
     }
 
     /// Segments that were left with records that are not synced, oldest first.
     fn unsynced(&self) -> Vec<Arc<Active>> {
-        self.finished.iter().filter(|active| active.unsynced.load(Ordering::Acquire)).cloned().collect()
+        self.finished.iter().filter(|active| active.is_unsynced()).cloned().collect()
+    }
+
+    /// There is room again.
+    fn found_room(&mut self) {
+        if !self.stalled {
+            self.full = None;
+        }
     }
 }
 
@@ -205,6 +282,7 @@ pub(crate) struct Gate {
     /// There is work for the I/O thread.
     work: Condvar,
     lock: Mutex<Option<Box<dyn StorageLock>>>,
+    pub(crate) counters: Counters,
 }
 
 /// Where a new gate begins.
@@ -238,8 +316,11 @@ impl Gate {
         let testified = chain.durable();
         let state = State {
             next: start.next,
-            filling: Group::default(),
-            spare: Group::default(),
+            staged: VecDeque::new(),
+            staged_bytes: 0,
+            end: 0,
+            reserved: Reserved::default(),
+            spares: Vec::new(),
             active: None,
             place: 0,
             room: 0,
@@ -247,13 +328,15 @@ impl Gate {
             predecessor: start.predecessor,
             kept: start.kept,
             branch: start.branch,
-            leader: false,
+            writing: false,
+            syncing: false,
             busy: 0,
             preparing: false,
             extending: false,
-            sync_wanted: 0,
+            placeless: 0,
+            stalled: false,
+            full: None,
             finished: VecDeque::new(),
-            stalled: None,
             pending_copy: start.pending_copy,
             poison: None,
             testified,
@@ -264,7 +347,9 @@ impl Gate {
             thread: None,
             resting: false,
             asked_for: 0,
+            sync_asked: 0,
             wakers: polled::Wakers::default(),
+            allocation: options.preparation,
         };
         Gate {
             chain,
@@ -274,6 +359,7 @@ impl Gate {
             done: Condvar::new(),
             work: Condvar::new(),
             lock: Mutex::new(Some(lock)),
+            counters: Counters::default(),
         }
     }
 
@@ -282,13 +368,24 @@ impl Gate {
         self: &Arc<Self>,
         batch: &mut impl Appendable,
         level: Durability,
+        for_room: ForRoom,
     ) -> Result<Receipt, AppendError> {
-        let (state, receipt) = self.stage(batch, level)?;
+        let (state, receipt) = self.stage(batch, level, for_room)?;
+        self.go_on(state, receipt, level)
+    }
+
+    /// What a commit does once its batch is staged.
+    fn go_on<'a>(
+        self: &'a Arc<Self>,
+        state: Guard<'a>,
+        receipt: Receipt,
+        level: Durability,
+    ) -> Result<Receipt, AppendError> {
         if level == Durability::Buffered {
-            self.after_buffered(state);
-            return Ok(receipt);
+            self.leave_to_thread(state);
+        } else {
+            self.wait_for(state, receipt.last.number(), level)?;
         }
-        self.wait_for(state, receipt.last.number(), level)?;
         Ok(receipt)
     }
 
@@ -297,55 +394,20 @@ impl Gate {
         self: &Arc<Self>,
         batch: &mut impl Appendable,
         level: Durability,
+        for_room: ForRoom,
     ) -> Result<Receipt, AppendError> {
-        let (state, receipt) = self.stage(batch, level)?;
-        self.after_buffered(state);
+        let (state, receipt) = self.stage(batch, level, for_room)?;
+        self.leave_to_thread(state);
         Ok(receipt)
     }
 
     /// Nobody waits for what was staged: the I/O thread writes it once there is much.
-    fn after_buffered(&self, state: Guard<'_>) {
-        let much = state.holds_much() && !state.leader;
+    fn leave_to_thread(&self, state: Guard<'_>) {
+        let much = state.holds_much() && !state.writing;
         drop(state);
         if much {
             self.work.notify_one();
         }
-    }
-
-    /// Gives a batch its LSNs and its place in the filling group.
-    fn stage<'a>(
-        self: &'a Arc<Self>,
-        batch: &mut impl Appendable,
-        level: Durability,
-    ) -> Result<(Guard<'a>, Receipt), AppendError> {
-        if batch.records() == 0 {
-            return Err(AppendError::EmptyBatch);
-        }
-        if batch.payload_bytes() > self.options.record_bytes_max {
-            return Err(AppendError::TooLarge {
-                bytes: batch.payload_bytes(),
-                limit: self.options.record_bytes_max,
-            });
-        }
-        let mut state = self.make_place(self.state.lock(), &*batch)?;
-        let first = state.next;
-        let last = first + u64::from(batch.records()) - 1;
-        let (Some(first_lsn), Some(last_lsn)) = (Lsn::new(first), Lsn::new(last)) else {
-            unreachable!("LSNs do not run out")
-        };
-        if state.filling.is_empty() {
-            state.filling.first = first;
-            state.filling.buffer.resize(LEAD_BYTES, 0);
-        }
-        batch.copy_to(&mut state.filling.buffer);
-        batch.count_in(&mut state.filling.planes, first);
-        state.filling.records += batch.records();
-        state.filling.strictest = state.filling.strictest.max(Some(level));
-        state.filling.written_members |= level == Durability::Written;
-        state.next = last + 1;
-        self.chain.publish_next(last + 1);
-        batch.taken();
-        Ok((state, Receipt { first: first_lsn, last: last_lsn }))
     }
 
     /// Waits until `lsn` is as durable as `level` says.
@@ -382,84 +444,43 @@ impl Gate {
         }
     }
 
+    /// Waits, and does what is to be done if nobody else does it.
     fn wait_for<'a>(
         self: &'a Arc<Self>,
         mut state: Guard<'a>,
         lsn: u64,
         level: Durability,
     ) -> Result<(), AppendError> {
+        let syncs = level == Durability::Synced;
         loop {
             if let Some(outcome) = self.outcome(&state, lsn, level) {
                 return outcome;
             }
-            if level == Durability::Synced {
-                state.sync_wanted = state.sync_wanted.max(lsn);
-            }
-            if state.leader {
+            if self.chain.written() >= lsn {
+                // Only the sync is missing.
+                if state.syncing {
+                    self.done.wait(&mut state);
+                } else if state.pending_copy.is_some() {
+                    state = self.copy_pending_tail(state)?;
+                } else {
+                    state = self.sync_written(state);
+                }
+            } else if state.writing || (syncs && state.syncing) {
+                // Who wants a sync joins the group that fills while one is under way.
                 self.done.wait(&mut state);
-            } else if state.pending_copy.is_some() {
-                state = self.copy_pending_tail(state)?;
-            } else if state.stalled.is_some() {
+            } else if state.stalled {
                 // Not while a segment is being made: ids go into the chain in their order.
                 self.done.wait_for(&mut state, STALL_RETRY);
                 state = self.lead_if_free(state);
             } else {
-                state = self.lead(state);
+                state = self.lead(state, if syncs { Next::Sync } else { Next::HandOver });
             }
         }
     }
 
     fn lead_if_free<'a>(self: &'a Arc<Self>, state: Guard<'a>) -> Guard<'a> {
-        let may = !state.leader && !state.preparing && state.poison.is_none() && !state.is_over();
-        if may { self.lead(state) } else { state }
-    }
-
-    /// Returns with room for the batch in the filling group, or with an error and no LSN given.
-    fn make_place<'a>(
-        self: &'a Arc<Self>,
-        mut state: Guard<'a>,
-        batch: &impl Appendable,
-    ) -> Result<Guard<'a>, AppendError> {
-        let body = batch.body_bytes();
-        loop {
-            if let Some(refusal) = self.refusal(&state) {
-                return Err(refusal);
-            }
-            if state.stalled.is_none()
-                && state.pending_copy.is_none()
-                && self.group_takes(&state, batch)
-                && self.segment_takes(&state, body)
-            {
-                return Ok(state);
-            }
-            if state.leader || (state.stalled.is_some() && state.preparing) {
-                self.done.wait(&mut state);
-            } else if state.stalled.is_some() {
-                state = self.lead(state);
-                if let Some((_, error)) = &state.stalled {
-                    return Err(AppendError::Full(Arc::clone(error)));
-                }
-            } else if state.pending_copy.is_some() {
-                state = self.copy_pending_tail(state)?;
-            } else if state.filling.is_empty() {
-                state = self.make_room(state, body)?;
-            } else {
-                state = self.lead(state);
-            }
-        }
-    }
-
-    /// Whether the filling group has room for the batch: a larger one goes alone.
-    fn group_takes(&self, state: &State, batch: &impl Appendable) -> bool {
-        let fits = state.filling.body_bytes() + batch.body_bytes() <= self.options.group_bytes;
-        state.filling.is_empty() || (fits && state.filling.records.checked_add(batch.records()).is_some())
-    }
-
-    /// Whether the active segment has real room for `body` more bytes in the filling group.
-    fn segment_takes(&self, state: &State, body: u64) -> bool {
-        let Some(active) = &state.active else { return false };
-        let end = state.place + state.filling.file_bytes(body);
-        end <= state.room && end + seal_reserve(active.capacity) <= active.capacity
+        let may = !state.writing && !state.preparing && state.poison.is_none() && !state.is_over();
+        if may { self.lead(state, Next::HandOver) } else { state }
     }
 
     fn poison(&self, state: &mut State, error: &StorageError) -> Arc<Poison> {
@@ -478,7 +499,56 @@ impl Gate {
         poison
     }
 
+    /// The disk is full; answers what the caller is told.
+    fn note_full(&self, state: &mut State, error: StorageError) -> Arc<StorageError> {
+        let error = Arc::new(error);
+        let since = state.full.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        state.full = Some((since, Arc::clone(&error)));
+        error
+    }
+
+    fn refuse_full(&self, error: Arc<StorageError>) -> AppendError {
+        self.counters.refused_disk.add(1);
+        AppendError::Full(NoRoom::Disk(error))
+    }
+
     pub(crate) fn poisoned(&self) -> Option<Arc<Poison>> {
         self.state.lock().poison.clone()
     }
+
+    pub(crate) fn stats(&self, torn_tails: u64) -> Stats {
+        let mut stats = Stats::new(torn_tails);
+        stats.count(&self.counters);
+        let state = self.state.lock();
+        stats.last = Lsn::new(state.next - 1);
+        stats.written = Lsn::new(self.chain.written());
+        stats.durable = Lsn::new(self.chain.durable());
+        stats.staged_bytes = state.staged_bytes;
+        stats.reserved_bytes = state.reserved.bodies;
+        stats.allocation = state.allocation;
+        stats.full = state
+            .full
+            .as_ref()
+            .map(|(since, error)| FullDisk { since: since.elapsed(), error: Arc::clone(error) });
+        stats.poison.clone_from(&state.poison);
+        stats
+    }
+}
+
+/// Whether an append waits for a place in staging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ForRoom {
+    Wait,
+    Refuse,
+}
+
+/// What becomes of a group that asks for a sync, once its leader has written it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// The leader syncs next.
+    Sync,
+    /// The I/O thread is asked to; without one the leader does it.
+    HandOver,
+    /// Nobody: every handle is gone.
+    Nothing,
 }

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-use parking_lot::MutexGuard;
-
 use super::{Gate, Guard, STALL_RETRY, State};
 use crate::error::AppendError;
 use crate::lsn::Lsn;
 use crate::options::Durability;
+use crate::sync::unlocked;
 
 /// Who is to be woken when a mark reaches an LSN.
 #[derive(Debug, Default)]
@@ -80,7 +79,7 @@ impl Gate {
             *number = state.wakers.last_number;
         }
         state.wakers.of(level).insert((lsn.number(), *number), waker.clone());
-        self.ask_thread(&mut state, lsn.number());
+        self.ask_thread(&mut state, lsn.number(), level);
         Poll::Pending
     }
 
@@ -92,7 +91,7 @@ impl Gate {
         let mut state = self.state.lock();
         state.wakers.of(level).remove(&(lsn.number(), number));
         if self.outcome(&state, lsn.number(), level).is_none() {
-            self.ask_thread(&mut state, lsn.number());
+            self.ask_thread(&mut state, lsn.number(), level);
         }
     }
 
@@ -111,7 +110,7 @@ impl Gate {
             if state.thread.is_none() {
                 return self.wait_for(state, lsn.number(), level).map(|()| true);
             }
-            self.ask_thread(&mut state, lsn.number());
+            self.ask_thread(&mut state, lsn.number(), level);
             match until {
                 None => self.done.wait(&mut state),
                 Some(until) => {
@@ -125,14 +124,26 @@ impl Gate {
         }
     }
 
-    fn ask_thread(&self, state: &mut State, lsn: u64) {
+    fn ask_thread(&self, state: &mut State, lsn: u64, level: Durability) {
         state.asked_for = state.asked_for.max(lsn);
+        if level == Durability::Synced {
+            state.sync_asked = state.sync_asked.max(lsn);
+        }
         self.work.notify_one();
     }
 
-    /// Whether the I/O thread is asked to lead and could.
-    pub(super) fn is_asked(&self, state: &State) -> bool {
-        !state.leader && !state.filling.is_empty() && state.asked_for >= state.filling.first
+    /// Whether the I/O thread is asked to write and could. While a sync is under way the group fills, unless
+    /// somebody waits only for the write.
+    pub(super) fn is_asked_to_write(&self, state: &State) -> bool {
+        let Some(front) = state.staged.front() else { return false };
+        let now = !state.syncing || front.strictest < Durability::Synced || front.written_members;
+        !state.writing && !state.stalled && now && state.asked_for >= front.first
+    }
+
+    /// Whether the I/O thread is asked to sync and could: once all that it is asked for is written.
+    pub(super) fn is_asked_to_sync(&self, state: &State) -> bool {
+        let (written, durable) = (self.chain.written(), self.chain.durable());
+        !state.syncing && durable < written && durable < state.sync_asked
     }
 
     /// Wakes whoever waits for what is reached; or everybody, when nothing more will be.
@@ -142,7 +153,7 @@ impl Gate {
             if over { (u64::MAX, u64::MAX) } else { (self.chain.written(), self.chain.durable()) };
         let wakers = state.wakers.take_reached(written, durable);
         if !wakers.is_empty() {
-            MutexGuard::unlocked(&mut state, || wakers.into_iter().for_each(Waker::wake));
+            unlocked(&mut state, || wakers.into_iter().for_each(Waker::wake));
         }
         state
     }

@@ -1,41 +1,48 @@
 //! Room: ahead in the active segment, or in the next one.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use parking_lot::MutexGuard;
-
-use super::{Active, Gate, Guard, Predecessor, State, capacity_for, seal_reserve};
+use super::{Active, Gate, Guard, Next, Predecessor, START, State};
 use crate::chain::Segment;
 use crate::control::{CONTROL_NAME, FileRow};
 use crate::error::{AppendError, StorageError};
-use crate::frame::frame_bytes;
-use crate::prepare::{Prepared, discard, prepare};
-use crate::segment::{HEADER_PAGE_BYTES, LINK_FRAME_BYTES, Link};
+use crate::prepare::{Prepared, SegmentFile, discard, prepare};
+use crate::segment::{HEADER_PAGE_BYTES, Link};
+use crate::storage::Allocation;
+use crate::sync::{AtomicU64, unlocked};
 
 impl Gate {
-    /// Makes room for a batch while nothing is staged: ahead in the active segment, or in a new one.
-    pub(super) fn make_room<'a>(
-        self: &'a Arc<Self>,
-        state: Guard<'a>,
-        body: u64,
-    ) -> Result<Guard<'a>, AppendError> {
-        let needed = state.filling.file_bytes(body);
-        if let Some(active) = state.active.clone() {
-            let end = state.place + needed;
-            if end + seal_reserve(active.capacity) <= active.capacity {
-                return self.extend(state, &active, end);
-            }
-        }
-        self.rotate_to(state, body)
-    }
-
     /// Makes real room in the active segment up to `end` at least.
     pub(super) fn extend<'a>(
         self: &'a Arc<Self>,
-        mut state: Guard<'a>,
-        active: &Arc<Active>,
+        state: Guard<'a>,
         end: u64,
+    ) -> Result<Guard<'a>, AppendError> {
+        let Some(active) = state.active.clone() else { return Ok(state) };
+        let from = state.room;
+        self.extend_file(state, &active.file, active.segment.id, from, end, active.capacity)
+    }
+
+    /// Makes real room in the segment that is ready up to `end` at least.
+    pub(super) fn extend_ready<'a>(
+        self: &'a Arc<Self>,
+        state: Guard<'a>,
+        end: u64,
+    ) -> Result<Guard<'a>, AppendError> {
+        let Some(ready) = &state.ready else { return Ok(state) };
+        let (file, id) = (Arc::clone(&ready.file), ready.header.segment_id);
+        let (from, capacity) = (ready.room, ready.header.capacity);
+        self.extend_file(state, &file, id, from, end, capacity)
+    }
+
+    fn extend_file<'a>(
+        self: &'a Arc<Self>,
+        mut state: Guard<'a>,
+        file: &Arc<SegmentFile>,
+        id: u64,
+        from: u64,
+        end: u64,
+        capacity: u64,
     ) -> Result<Guard<'a>, AppendError> {
         if state.extending {
             self.done.wait(&mut state);
@@ -43,16 +50,29 @@ impl Gate {
         }
         state.extending = true;
         state.busy += 1;
-        let from = state.room;
-        let to = (from + self.options.prepare_bytes).max(end).min(active.capacity);
-        let result = MutexGuard::unlocked(&mut state, || active.file.make_room(from, to));
+        let ahead = (from + self.options.prepare_bytes).max(end).min(capacity);
+        let made = unlocked(&mut state, || {
+            let _flight = self.counters.begin("allocate");
+            let made = file.make_room(from, ahead).map(|how| (how, ahead));
+            match made {
+                // There may still be room for what is wanted now.
+                Err(error) if error.is_full() && end < ahead => {
+                    file.make_room(from, end).map(|how| (how, end))
+                }
+                made => made,
+            }
+        });
         state.extending = false;
         state.busy -= 1;
-        match result {
-            Ok(_) => {
-                if state.active.as_ref().is_some_and(|now| Arc::ptr_eq(now, active)) {
-                    state.room = to;
-                    active.segment.with_extent(|extent| extent.file_bytes = to);
+        match made {
+            Ok((how, room)) => {
+                self.note_allocation(&mut state, how);
+                if let Some(active) = state.active.clone().filter(|active| active.segment.id == id) {
+                    state.room = state.room.max(room);
+                    active.segment.with_extent(|extent| extent.file_bytes = extent.file_bytes.max(room));
+                } else if let Some(ready) = state.ready.as_mut().filter(|ready| ready.header.segment_id == id)
+                {
+                    ready.room = ready.room.max(room);
                 }
                 self.done.notify_all();
                 self.release_if_idle(&state);
@@ -62,12 +82,18 @@ impl Gate {
         }
     }
 
+    fn note_allocation(&self, state: &mut State, how: Allocation) {
+        state.allocation = how;
+        state.found_room();
+    }
+
     /// What an error outside a group's write means: no room is a state; a sync that failed is for ever.
-    pub(super) fn failed_preparation(&self, state: &mut Guard<'_>, error: StorageError) -> AppendError {
+    pub(super) fn failed_preparation(&self, state: &mut State, error: StorageError) -> AppendError {
         self.done.notify_all();
         self.release_if_idle(state);
         if error.is_full() {
-            return AppendError::Full(Arc::new(error));
+            let error = self.note_full(state, error);
+            return self.refuse_full(error);
         }
         if error.operation == "sync" || error.file == CONTROL_NAME {
             return AppendError::Poisoned(self.poison(state, &error));
@@ -75,73 +101,69 @@ impl Gate {
         AppendError::Storage(Arc::new(error))
     }
 
-    /// Leaves the active segment, if there is one, and begins the next, with room for `body`.
-    fn rotate_to<'a>(self: &'a Arc<Self>, mut state: Guard<'a>, body: u64) -> Result<Guard<'a>, AppendError> {
+    /// Makes the next segment file, with room up to `end` at least; called by whoever needs it first, mostly
+    /// the I/O thread. It takes the place of one that is ready and not large enough.
+    pub(super) fn prepare_next<'a>(
+        self: &'a Arc<Self>,
+        mut state: Guard<'a>,
+        capacity: u64,
+        end: u64,
+    ) -> Result<Guard<'a>, AppendError> {
         if state.preparing {
             self.done.wait(&mut state);
             return Ok(state);
         }
-        let capacity = capacity_for(&self.options, body);
-        let fits = state.ready.as_ref().is_some_and(|ready| ready.header.capacity >= capacity);
-        if !fits {
-            let unfit = state.ready.take();
-            return self.prepare_next(state, unfit, capacity, body);
-        }
-        state.leader = true;
-        let unused = self.unbegin(&mut state);
-        let unsynced = state.unsynced();
-        let synced = MutexGuard::unlocked(&mut state, || {
-            self.sync_left(&unsynced)?;
-            unused.map_or(Ok(()), |unused| self.give_up(&unused))
-        });
-        state.leader = false;
-        self.done.notify_all();
-        if let Err(error) = synced {
-            return Err(AppendError::Poisoned(self.poison(&mut state, &error)));
-        }
-        if !state.filling.is_empty() {
-            // Somebody's batch still went into the old segment meanwhile: it is written there first.
-            return Ok(state);
-        }
-        if state.thread.is_none() && !state.finished.is_empty() {
-            // Without the thread the older ones are sealed here; the one that is left now has its turn at
-            // the next rotation, so that nobody waits for its sync who did not ask for one.
-            return Ok(self.seal_finished(state));
-        }
-        self.begin_segment(&mut state);
-        self.work.notify_one();
-        Ok(state)
-    }
-
-    /// Makes the next segment file; called by whoever needs it first, mostly the I/O thread.
-    pub(super) fn prepare_next<'a>(
-        self: &'a Arc<Self>,
-        mut state: Guard<'a>,
-        unfit: Option<Prepared>,
-        capacity: u64,
-        body: u64,
-    ) -> Result<Guard<'a>, AppendError> {
         self.start_thread(&mut state);
         state.preparing = true;
         state.busy += 1;
-        let room = HEADER_PAGE_BYTES + LINK_FRAME_BYTES + frame_bytes(body).max(self.options.prepare_bytes);
-        let result = MutexGuard::unlocked(&mut state, || {
-            if let Some(unfit) = unfit {
-                self.forget_prepared(&unfit)?;
+        // What permits rely on stays until there is something larger.
+        let unfit = if state.reserved.permits == 0 { state.ready.take() } else { None };
+        let replaces = state.ready.is_some();
+        let made = unlocked(&mut state, || {
+            let _flight = self.counters.begin("prepare");
+            unfit.map_or(Ok(()), |unfit| self.forget_prepared(&unfit))?;
+            let make = |room| {
+                prepare(
+                    &self.chain.storage,
+                    &self.control,
+                    &self.options,
+                    capacity,
+                    room,
+                    self.chain.durable(),
+                    replaces,
+                )
+            };
+            let ahead = end.max(START + self.options.prepare_bytes);
+            match make(ahead) {
+                // There may still be room for what is wanted now.
+                Err(error) if error.is_full() && end > START && end < ahead => make(end),
+                made => made,
             }
-            prepare(&self.chain.storage, &self.control, &self.options, capacity, room, self.chain.durable())
         });
-        state.preparing = false;
-        state.busy -= 1;
-        match result {
+        let made = match made {
+            Ok(prepared) if state.ready.is_some() => {
+                // Meanwhile groups may have been staged for the smaller one; then it stays.
+                let staged = state.staged.iter().any(|group| group.begins);
+                let surplus = if staged { Some(prepared) } else { state.ready.replace(prepared) };
+                unlocked(&mut state, || surplus.map_or(Ok(()), |surplus| self.forget_prepared(&surplus)))
+            }
             Ok(prepared) => {
                 state.ready = Some(prepared);
-                self.done.notify_all();
-                self.release_if_idle(&state);
-                Ok(state)
+                Ok(())
             }
-            Err(error) => Err(self.failed_preparation(&mut state, error)),
+            Err(error) => Err(error),
+        };
+        state.preparing = false;
+        state.busy -= 1;
+        if let Err(error) = made {
+            return Err(self.failed_preparation(&mut state, error));
         }
+        if let Some(how) = state.ready.as_ref().map(|ready| ready.how) {
+            self.note_allocation(&mut state, how);
+        }
+        self.done.notify_all();
+        self.release_if_idle(&state);
+        Ok(state)
     }
 
     /// Removes a segment that was prepared and never used: out of the slots first.
@@ -154,23 +176,26 @@ impl Gate {
         Ok(())
     }
 
-    /// Installs the ready segment; nothing is staged and nobody leads.
-    pub(super) fn begin_segment(&self, state: &mut State) {
+    /// Installs the ready segment for the oldest staged group, whose first LSN is `base`.
+    pub(super) fn begin_segment(&self, state: &mut State, base: u64) {
         self.finish_active(state);
         let Some(ready) = state.ready.take() else { return };
-        let link = self.next_link(state);
-        let room = ready.room;
-        let start = HEADER_PAGE_BYTES + LINK_FRAME_BYTES;
-        let segment = Arc::new(Segment::begin(&ready.header, state.next, start, room));
+        let link = self.next_link(state, base);
+        let segment = Arc::new(Segment::begin(&ready.header, base, START, ready.room));
         state.active = Some(Arc::new(Active {
             segment,
             capacity: ready.header.capacity,
             file: ready.file,
-            unsynced: AtomicBool::new(false),
+            changes: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
         }));
         state.place = HEADER_PAGE_BYTES;
-        state.room = room;
-        state.filling.link = Some(link);
+        state.room = ready.room;
+        self.counters.rotations.add(1);
+        if let Some(front) = state.staged.front_mut() {
+            front.begins = true;
+            front.link = Some(link);
+        }
     }
 
     /// The active segment gets no more frames.
@@ -183,7 +208,7 @@ impl Gate {
         }
     }
 
-    fn next_link(&self, state: &mut State) -> Link {
+    fn next_link(&self, state: &mut State, base: u64) -> Link {
         let before = state.predecessor.take();
         let branch = std::mem::take(&mut state.branch);
         Link {
@@ -191,7 +216,7 @@ impl Gate {
             predecessor_file_id: before.map_or(0, |before| before.file_id),
             predecessor_last: before.map_or(0, |before| before.last),
             predecessor_end: before.map_or(0, |before| before.end),
-            base: state.next,
+            base,
             kept: state.kept.take(),
             branch,
         }
@@ -204,24 +229,24 @@ impl Gate {
             if let Some(refusal) = self.refusal(&state) {
                 return Err(refusal);
             }
-            if let Some((_, error)) = &state.stalled {
-                return Err(AppendError::Full(Arc::clone(error)));
+            if let Some((_, error)) = state.full.as_ref().filter(|_| state.stalled) {
+                return Err(self.refuse_full(Arc::clone(error)));
             }
-            if state.leader {
+            if state.writing {
                 self.done.wait(&mut state);
-            } else if !state.filling.is_empty() {
-                state = self.lead(state);
+            } else if !state.staged.is_empty() {
+                state = self.lead(state, Next::HandOver);
+            } else if state.active.is_none() {
+                return Ok(());
+            } else if !state.permits_fit_next() {
+                let frames = state.reserved.frames;
+                state = self.make_ready(state, frames)?;
+            } else if state.thread.is_none() && !state.finished.is_empty() {
+                state = self.seal_finished(state);
             } else {
-                // A segment whose link is not written yet is still empty, and is begun by the next group.
-                if state.filling.link.is_none() {
-                    if state.thread.is_none() && !state.finished.is_empty() {
-                        state = self.seal_finished(state);
-                        continue;
-                    }
-                    self.finish_active(&mut state);
-                    self.work.notify_one();
-                }
-                return self.refusal(&state).map_or(Ok(()), Err);
+                self.finish_active(&mut state);
+                self.work.notify_one();
+                return Ok(());
             }
         }
     }

@@ -3,13 +3,11 @@
 //! It never waits for its own queue, and everything it does somebody who commits can do as well.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
-
-use super::{Active, Gate, Guard, STALL_RETRY, State, seal_reserve};
+use super::{Active, Gate, Guard, Next, STALL_RETRY, START, State};
 use crate::frame::{FrameDraft, FrameKind, HEADER_BYTES};
+use crate::sync::unlocked;
 
 impl Gate {
     pub(super) fn start_thread(self: &Arc<Self>, state: &mut State) {
@@ -27,16 +25,15 @@ impl Gate {
             .is_some_and(|active| self.wants_room(state, active) || self.wants_next(state, active));
         let beacon =
             state.resting && self.chain.durable() > state.testified && !self.options.beacon_idle.is_zero();
-        let staged = self.is_asked(state) || state.stalled.is_some() || state.holds_much();
-        if low || beacon || staged || !state.finished.is_empty() {
+        let asked = self.is_asked_to_write(state) || self.is_asked_to_sync(state);
+        if low || beacon || asked || state.stalled || state.holds_much() || !state.finished.is_empty() {
             self.work.notify_one();
         }
     }
 
     fn wants_room(&self, state: &State, active: &Active) -> bool {
-        !state.extending
-            && state.room < active.capacity
-            && state.place + self.options.prepare_bytes / 2 > state.room
+        let end = if state.staged.iter().any(|group| group.begins) { state.place } else { state.end };
+        !state.extending && state.room < active.capacity && end + self.options.prepare_bytes / 2 > state.room
     }
 
     fn wants_next(&self, state: &State, active: &Active) -> bool {
@@ -55,7 +52,7 @@ impl Gate {
             if let Some(active) = state.active.clone().filter(|_| may_prepare) {
                 if self.wants_room(&state, &active) {
                     let end = state.place;
-                    match self.extend(state, &active, end) {
+                    match self.extend(state, end) {
                         Ok(guard) => state = guard,
                         Err(_) => {
                             full_until = Some(Instant::now() + STALL_RETRY);
@@ -66,7 +63,7 @@ impl Gate {
                 }
                 if self.wants_next(&state, &active) {
                     let capacity = self.options.segment_bytes;
-                    match self.prepare_next(state, None, capacity, 0) {
+                    match self.prepare_next(state, capacity, START) {
                         Ok(guard) => state = guard,
                         Err(_) => {
                             full_until = Some(Instant::now() + STALL_RETRY);
@@ -80,13 +77,17 @@ impl Gate {
                 state = self.seal_finished(state);
                 continue;
             }
-            if state.stalled.is_some() && !state.leader {
+            if state.stalled && !state.writing {
                 state = self.retry_stalled(state);
                 continue;
             }
-            let much = state.holds_much() && !state.leader;
-            if much || self.is_asked(&state) {
-                state = self.lead(state);
+            let much = state.holds_much() && !state.writing;
+            if much || self.is_asked_to_write(&state) {
+                state = self.lead(state, Next::HandOver);
+                continue;
+            }
+            if self.is_asked_to_sync(&state) {
+                state = self.sync_written(state);
                 continue;
             }
             state = self.beacon_or_rest(state);
@@ -109,7 +110,7 @@ impl Gate {
             self.work.wait_for(&mut state, idle - rested);
             return state;
         }
-        if state.leader || state.stalled.is_some() || !state.filling.is_empty() {
+        if state.writing || state.stalled || !state.staged.is_empty() {
             self.work.wait_for(&mut state, idle.max(Duration::from_millis(1)));
             return state;
         }
@@ -120,23 +121,22 @@ impl Gate {
     fn write_beacon<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Guard<'a> {
         let durable = self.chain.durable();
         let offset = state.place;
-        let place = state.active.clone().filter(|active| {
-            let end = offset + HEADER_BYTES as u64;
-            state.filling.link.is_none()
-                && end <= state.room
-                && end + seal_reserve(active.capacity) <= active.capacity
-        });
-        state.leader = true;
+        let end = offset + HEADER_BYTES as u64;
+        let reserved = state.reserved.frames;
+        let place = state
+            .active
+            .clone()
+            .filter(|active| end <= active.limit(state.room) && state.covers(reserved, end));
+        state.writing = true;
         if place.is_some() {
-            state.place += HEADER_BYTES as u64;
+            (state.place, state.end) = (end, end);
         }
         let next = state.next;
-        let result = MutexGuard::unlocked(&mut state, || match &place {
+        let result = unlocked(&mut state, || match &place {
             Some(active) => {
                 let draft = FrameDraft { kind: FrameKind::Beacon, first_lsn: next, records: 0, durable };
-                active.file.write(offset, &draft.frame(active.segment.salt, offset, &[]))?;
-                active.unsynced.store(true, Ordering::Release);
-                active.segment.with_extent(|extent| extent.end = offset + HEADER_BYTES as u64);
+                active.write(offset, &draft.frame(active.segment.salt, offset, &[]))?;
+                active.segment.with_extent(|extent| extent.end = end);
                 Ok(())
             }
             None => {
@@ -145,7 +145,8 @@ impl Gate {
                 control.write_one()
             }
         });
-        state.leader = false;
+        state.writing = false;
+        self.counters.beacons.add(1);
         match result {
             Ok(()) => state.testified = durable,
             // Nothing was promised, so nothing is lost but this proof: the next group goes over what little
@@ -153,6 +154,7 @@ impl Gate {
             Err(error) if error.is_full() => {
                 if place.is_some() {
                     state.place = offset;
+                    state.restage(self.options.segment_bytes);
                 }
                 state.testified = durable;
             }
