@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Active, Gate, Guard, Next, STALL_RETRY, State};
+use super::{Active, Gate, Guard, Next, STALL_RETRY, State, without};
 use crate::control::CleanClose;
 use crate::error::{CloseError, StorageError};
 use crate::lsn::Lsn;
@@ -22,7 +22,7 @@ impl Gate {
             }
             let Some(active) = state.finished.front().cloned() else { break };
             state.busy += 1;
-            let sealed = unlocked(&mut state, || self.seal(&active));
+            let sealed = without(&mut state, || self.seal(&active));
             state.busy -= 1;
             match sealed {
                 Ok(()) => {

@@ -1,12 +1,10 @@
 //! Leading: one write for a whole group, outside the lock.
 
-use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Active, Gate, Group, Guard, LEAD_BYTES, LINK_BYTES, Next, Predecessor, START};
-use super::{capacity_for, seal_reserve};
+use super::{capacity_for, seal_reserve, without};
 use crate::control::FileRow;
 use crate::copy::CopyError;
 use crate::error::{AppendError, StorageError};
@@ -35,7 +33,7 @@ impl Gate {
         state.place += group.file_bytes();
         let Some(active) = state.active.clone() else { unreachable!("a group with a place") };
         let queued = group.since.elapsed();
-        let written = unlocked(&mut state, || poisoning(|| self.write_group(&active, &mut group, offset)));
+        let written = without(&mut state, || self.write_group(&active, &mut group, offset));
         self.counters.queue.add_time(queued);
         match written {
             Ok(testified) => {
@@ -132,7 +130,7 @@ impl Gate {
             let capacity = capacity_for(&self.options, frame_bytes(body));
             let unfit = state.ready.take();
             state.preparing = true;
-            let prepared = unlocked(&mut state, || {
+            let prepared = without(&mut state, || {
                 unfit.map_or(Ok(()), |unfit| self.forget_prepared(&unfit))?;
                 let room = START + frame_bytes(body);
                 let flight = self.counters.begin("prepare");
@@ -179,7 +177,7 @@ impl Gate {
         // Two unsynced segments at most: what was left behind is synced before another begins.
         let unsynced = state.unsynced();
         if !unsynced.is_empty() {
-            let synced = unlocked(&mut state, || poisoning(|| self.sync_left(&unsynced)));
+            let synced = without(&mut state, || self.sync_left(&unsynced));
             if let Err(error) = synced {
                 self.poison(&mut state, &error);
                 return (state, false);
@@ -257,7 +255,7 @@ impl Gate {
                 state.kept = link.kept;
                 state.branch = link.branch;
                 if let Some(unused) = state.active.take() {
-                    let given_up = unlocked(state, || self.give_up(&unused));
+                    let given_up = without(state, || self.give_up(&unused));
                     if let Err(error) = given_up {
                         self.poison(state, &error);
                     }
@@ -313,13 +311,4 @@ impl Gate {
             Err(CopyError::Failed(error)) => Err(AppendError::Poisoned(self.poison(&mut state, &error))),
         }
     }
-}
-
-/// Does a leader's work. A panic in it, of a storage or of ours, leaves the outcome unknown and may not
-/// leave the others waiting: it poisons, as a failed sync does.
-pub(super) fn poisoning<T>(work: impl FnOnce() -> Result<T, StorageError>) -> Result<T, StorageError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        let panicked = io::Error::other("a panic while writing or syncing a group");
-        Err(StorageError::new("sync", "the log", panicked))
-    })
 }

@@ -14,6 +14,8 @@
 //! in its successor counts as durable, and before a third segment is begun.
 
 use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,7 +31,7 @@ use crate::prepare::{Prepared, SegmentFile};
 use crate::segment::{HEADER_PAGE_BYTES, LINK_FRAME_BYTES, Link, PlaneTable, SEAL_BYTES_MAX};
 use crate::stats::{Counters, FullDisk, Stats};
 use crate::storage::{Allocation, StorageLock};
-use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, unlocked};
 use crate::wire::len64;
 
 mod close;
@@ -269,6 +271,19 @@ impl State {
 }
 
 type Guard<'a> = MutexGuard<'a, State>;
+
+/// Does I/O without the lock. A panic in it, of a storage or of ours, leaves the outcome unknown and may not
+/// leave the others waiting: it comes out as a failed sync does, which poisons.
+fn without<T>(
+    state: &mut Guard<'_>,
+    work: impl FnOnce() -> Result<T, StorageError>,
+) -> Result<T, StorageError> {
+    unlocked(state, || {
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+            Err(StorageError::new("sync", "the log", io::Error::other("a panic in the middle of I/O")))
+        })
+    })
+}
 
 /// The writer's shared part.
 #[derive(Debug)]

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Active, Gate, Guard, Next, Predecessor, START, State};
+use super::{Active, Gate, Guard, Next, Predecessor, START, State, without};
 use crate::chain::Segment;
 use crate::control::{CONTROL_NAME, FileRow};
 use crate::error::{AppendError, StorageError};
 use crate::prepare::{Prepared, SegmentFile, discard, prepare};
 use crate::segment::{HEADER_PAGE_BYTES, Link};
 use crate::storage::Allocation;
-use crate::sync::{AtomicU64, unlocked};
+use crate::sync::AtomicU64;
 
 impl Gate {
     /// Makes real room in the active segment up to `end` at least.
@@ -51,12 +51,12 @@ impl Gate {
         state.extending = true;
         state.busy += 1;
         let ahead = (from + self.options.prepare_bytes).max(end).min(capacity);
-        let made = unlocked(&mut state, || {
+        let made = without(&mut state, || {
             let _flight = self.counters.begin("allocate");
             let made = file.make_room(from, ahead).map(|how| (how, ahead));
             match made {
                 // There may still be room for what is wanted now.
-                Err(error) if error.is_full() && end < ahead => {
+                Err(error) if error.is_full() && from < end && end < ahead => {
                     file.make_room(from, end).map(|how| (how, end))
                 }
                 made => made,
@@ -119,7 +119,7 @@ impl Gate {
         // What permits rely on stays until there is something larger.
         let unfit = if state.reserved.permits == 0 { state.ready.take() } else { None };
         let replaces = state.ready.is_some();
-        let made = unlocked(&mut state, || {
+        let made = without(&mut state, || {
             let _flight = self.counters.begin("prepare");
             unfit.map_or(Ok(()), |unfit| self.forget_prepared(&unfit))?;
             let make = |room| {
@@ -145,7 +145,7 @@ impl Gate {
                 // Meanwhile groups may have been staged for the smaller one; then it stays.
                 let staged = state.staged.iter().any(|group| group.begins);
                 let surplus = if staged { Some(prepared) } else { state.ready.replace(prepared) };
-                unlocked(&mut state, || surplus.map_or(Ok(()), |surplus| self.forget_prepared(&surplus)))
+                without(&mut state, || surplus.map_or(Ok(()), |surplus| self.forget_prepared(&surplus)))
             }
             Ok(prepared) => {
                 state.ready = Some(prepared);

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::lead::poisoning;
-use super::{Active, Gate, Guard};
+use super::{Active, Gate, Guard, without};
 use crate::error::StorageError;
-use crate::sync::unlocked;
 
 impl Gate {
     /// Syncs all that is written, and publishes the mark. The caller found nobody who syncs.
@@ -16,11 +14,9 @@ impl Gate {
         // changes the segment that it writes to.
         let written = self.chain.written();
         let (left, active) = (state.unsynced(), state.active.clone());
-        let synced = unlocked(&mut state, || {
-            poisoning(|| {
-                self.sync_left(&left)?;
-                active.map_or(Ok(()), |active| active.sync(&self.counters))
-            })
+        let synced = without(&mut state, || {
+            self.sync_left(&left)?;
+            active.map_or(Ok(()), |active| active.sync(&self.counters))
         });
         state.syncing = false;
         match synced {

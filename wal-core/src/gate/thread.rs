@@ -5,9 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Active, Gate, Guard, Next, STALL_RETRY, START, State};
+use super::{Active, Gate, Guard, Next, STALL_RETRY, START, State, without};
 use crate::frame::{FrameDraft, FrameKind, HEADER_BYTES};
-use crate::sync::unlocked;
 
 impl Gate {
     pub(super) fn start_thread(self: &Arc<Self>, state: &mut State) {
@@ -132,7 +131,7 @@ impl Gate {
             (state.place, state.end) = (end, end);
         }
         let next = state.next;
-        let result = unlocked(&mut state, || match &place {
+        let result = without(&mut state, || match &place {
             Some(active) => {
                 let draft = FrameDraft { kind: FrameKind::Beacon, first_lsn: next, records: 0, durable };
                 active.write(offset, &draft.frame(active.segment.salt, offset, &[]))?;
