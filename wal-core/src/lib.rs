@@ -33,6 +33,7 @@ mod chain;
 mod control;
 mod copy;
 mod error;
+mod follow;
 mod frame;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
@@ -46,9 +47,11 @@ mod reader;
 mod repair;
 mod report;
 mod scan;
+mod scout;
 mod segment;
 pub mod storage;
 mod survey;
+mod tail;
 mod ticket;
 mod verdict;
 mod view;
@@ -60,6 +63,7 @@ pub use chain::SegmentInfo;
 pub use error::{
     AppendError, CloseError, OpenError, OptionError, Poison, ReadError, RepairError, StorageError,
 };
+pub use follow::Follow;
 pub use gate::Receipt;
 pub use lsn::{LogId, Lsn, SegmentId};
 pub use options::{Create, Durability, Options, Recovery};
@@ -67,6 +71,7 @@ pub use reader::{Cursor, Position, Reader, Record};
 pub use repair::{RepairPlan, plan_repair, repair};
 pub use report::{Ancestor, ExtraFile, RecoveryReport, SurveyReport};
 pub use segment::PlaneCount;
+pub use tail::Tailed;
 pub use ticket::Ticket;
 pub use verdict::{Finding, Proof, Verdict};
 pub use view::View;
