@@ -1,14 +1,13 @@
 //! Following a log that somebody else writes: what is proved and nothing else, in order, once.
 
-use std::io;
+mod crashes;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use planewal::fuzzing::{retire_head, sieved_log};
-use planewal::storage::{
-    Access, CrashPlan, Entry, FaultStorage, LockError, MemStorage, Op, Storage, StorageFile, StorageLock,
-};
+use planewal::storage::{CrashPlan, FaultStorage, MemStorage, Op};
 use planewal::{Cursor, Durability, Follow, Lsn, Options, ReadError, Tailed, View, Wal};
 
 /// A writer that seals and prepares by itself, and writes no beacon: so every step is its caller's.
@@ -78,57 +77,6 @@ fn content(disk: &MemStorage) -> Vec<(u64, Vec<u8>)> {
         all.push((record.lsn.number(), record.payload.to_vec()));
     }
     all
-}
-
-/// A storage that can become another one: the disk after a crash, under the same name.
-#[derive(Debug, Clone)]
-struct Mount(Arc<Mutex<Arc<dyn Storage>>>);
-
-impl Mount {
-    fn new(disk: &MemStorage) -> Mount {
-        Mount(Arc::new(Mutex::new(Arc::new(disk.clone()))))
-    }
-
-    fn swap(&self, disk: &MemStorage) {
-        *self.0.lock().unwrap() = Arc::new(disk.clone());
-    }
-
-    fn now(&self) -> Arc<dyn Storage> {
-        Arc::clone(&self.0.lock().unwrap())
-    }
-}
-
-impl Storage for Mount {
-    fn list(&self) -> io::Result<Vec<Entry>> {
-        self.now().list()
-    }
-    fn create(&self, name: &str) -> io::Result<Box<dyn StorageFile>> {
-        self.now().create(name)
-    }
-    fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn StorageFile>> {
-        self.now().open(name, access)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.now().rename(from, to)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.now().remove(name)
-    }
-    fn sync_dir(&self) -> io::Result<()> {
-        self.now().sync_dir()
-    }
-    fn lock(&self, name: &str) -> Result<Box<dyn StorageLock>, LockError> {
-        self.now().lock(name)
-    }
-    fn free_bytes(&self) -> io::Result<u64> {
-        self.now().free_bytes()
-    }
-    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
-        self.now().random(bytes)
-    }
-    fn describe(&self) -> String {
-        self.now().describe()
-    }
 }
 
 #[test]
@@ -246,35 +194,6 @@ fn a_follower_goes_on_from_a_cursor_and_from_the_middle() {
     assert_eq!(numbers(&drain(&mut follow)), (500..999).collect::<Vec<_>>());
 }
 
-// The process dies, the cache lives on: recovery copies the unproved tail and takes files away.
-#[test]
-fn a_writer_that_dies_and_comes_back_makes_no_gap_and_no_repeat() {
-    let disk = MemStorage::new(6);
-    drop(open(&disk, tiny()));
-    let mut follow = view(&disk).follow(Lsn::FIRST).unwrap();
-    let mut given = Vec::new();
-    for life in 1..30 {
-        let wal = open(&disk, tiny());
-        // Caught up in the middle of a life, behind it, or not at all.
-        for step in 0..life * 3 {
-            let level = if step % 5 == life % 5 { Durability::Synced } else { Durability::Written };
-            wal.append_as(0x80, 1, &payload(life, step), level).unwrap();
-            if life % 3 == 0 && step % 2 == 0 {
-                given.extend(drain(&mut follow));
-            }
-        }
-        let durable = wal.durable();
-        given.extend(if life % 2 == 0 { drain(&mut follow) } else { Vec::new() });
-        assert!(given.last().map(|(number, _)| *number) <= durable.map(Lsn::number), "unproved");
-        if life % 7 == 0 {
-            wal.close().unwrap();
-        }
-    }
-    open(&disk, tiny()).close().unwrap();
-    wait_for(&mut follow, &mut given, content(&disk).len());
-    assert_eq!(given, content(&disk));
-}
-
 /// Goes on until a number of records was given; a survey that just was may put off the next.
 fn wait_for(follow: &mut Follow, given: &mut Vec<(u64, Vec<u8>)>, count: usize) {
     while given.len() < count {
@@ -283,49 +202,6 @@ fn wait_for(follow: &mut Follow, given: &mut Vec<(u64, Vec<u8>)>, count: usize) 
             other => panic!("{} of {count}: {other:?}", given.len()),
         }
     }
-}
-
-// A loss of power takes written records back, and others get their LSNs.
-#[test]
-fn records_that_a_loss_of_power_took_were_never_given() {
-    let (mut taken, mut lives) = (0, 0);
-    for seed in 0..60 {
-        let mut disk = MemStorage::new(seed);
-        let mount = Mount::new(&disk);
-        drop(open(&disk, tiny()));
-        let mut follow = View::open_on(Arc::new(mount.clone())).unwrap().follow(Lsn::FIRST).unwrap();
-        let mut given: Vec<(u64, Vec<u8>)> = Vec::new();
-        for life in 1..8 {
-            let wal = open(&disk, tiny());
-            let appended = 10 + (seed * 7 + life * 13) % 60;
-            for step in 0..appended {
-                let synced = (seed + life * 3 + step) % 11 == 0;
-                let level = if synced { Durability::Synced } else { Durability::Written };
-                wal.append_as(0x80, 1, &payload(life, step), level).unwrap();
-                if (seed + step) % 4 == 0 {
-                    given.extend(drain(&mut follow));
-                }
-            }
-            let written = wal.written().unwrap().number();
-            let image = disk.crash(&CrashPlan::Seeded(seed * 100 + life));
-            drop(wal);
-            // The follower sees the image before, during, and behind its recovery.
-            mount.swap(&image);
-            if life % 2 == 0 {
-                given.extend(drain(&mut follow));
-            }
-            disk = image;
-            let wal = open(&disk, tiny());
-            taken += written - wal.last().map_or(0, Lsn::number);
-            lives += 1;
-            given.extend(drain(&mut follow));
-        }
-        open(&disk, tiny()).close().unwrap();
-        let content = content(&disk);
-        wait_for(&mut follow, &mut given, content.len());
-        assert_eq!(given, content, "seed {seed}");
-    }
-    assert!(taken > lives, "presence before absence: {taken} records were taken back in {lives} lives");
 }
 
 #[test]
@@ -349,32 +225,6 @@ fn a_cursor_that_saw_what_is_gone_is_told_so() {
     let another = MemStorage::new(9);
     open(&another, quiet());
     assert!(matches!(view(&another).follow_from(&cursor), Err(ReadError::OtherLog { .. })));
-}
-
-// A directory restored from a copy of yesterday, under a follower.
-#[test]
-fn a_log_that_went_back_behind_a_follower_is_diverged() {
-    let disk = MemStorage::new(10);
-    let mount = Mount::new(&disk);
-    let wal = open(&disk, quiet());
-    wal.append(0x80, 1, b"one").unwrap();
-    let yesterday = disk.fork_live();
-    let mut follow = View::open_on(Arc::new(mount.clone())).unwrap().follow(Lsn::FIRST).unwrap();
-    for number in 2..20 {
-        wal.append(0x80, 1, &payload(1, number)).unwrap();
-    }
-    assert_eq!(numbers(&drain(&mut follow)), (1..19).collect::<Vec<_>>());
-    let cursor = follow.cursor();
-    mount.swap(&yesterday);
-    let wal = open(&yesterday, quiet());
-    for _ in 0..3 {
-        match follow.wait_timeout(Duration::from_secs(20)) {
-            Err(ReadError::Diverged { read, kept, .. }) => assert_eq!((read, kept), (lsn(18), Lsn::new(1))),
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!(follow.cursor(), cursor, "an error moves nobody");
-    drop(wal);
 }
 
 #[test]
