@@ -15,6 +15,9 @@
 //! changes no byte. A [`Cursor`] keeps a place over restarts, and knows when a loss of power took what
 //! it had read.
 //!
+//! [`Follow`] reads a log that another process writes, by looking again and again, and gives only what is
+//! proved durable.
+//!
 //! # After a crash
 //!
 //! Opening surveys the whole log and comes to a [`Verdict`] with its [`Proof`]. A torn tail is cut; what

@@ -35,7 +35,7 @@ fn lsn(number: u64) -> Lsn {
 /// A payload that says what it is.
 fn payload(life: u64, number: u64) -> Vec<u8> {
     let mut bytes = format!("life {life} number {number} ").into_bytes();
-    bytes.resize(40 + (number as usize * 37) % 400, b'.');
+    bytes.resize(40 + (number * 37 % 400) as usize, b'.');
     bytes
 }
 
@@ -417,7 +417,8 @@ fn followers_beside_a_busy_writer_see_what_is_durable_and_all_of_it() {
             })
             .collect();
         for number in 1..=3000 {
-            let level = [Durability::Buffered, Durability::Written, Durability::Synced][number as usize % 3];
+            let level =
+                [Durability::Buffered, Durability::Written, Durability::Synced][(number % 3) as usize];
             wal.append_as(0x80, 1, &payload(1, number), level).unwrap();
         }
         wal.close().unwrap();
