@@ -28,8 +28,7 @@ use crate::tail::Tailed;
 ///
 /// It never answers [`Tailed::Closed`]: a log that was closed can be opened again.
 ///
-/// Memory is bounded by 1 MiB and twice the largest group, and the rows of segments that were not read
-/// yet. A look without news reads the control file and less than 64 KiB besides. The log is surveyed,
+/// Memory is bounded as that of a view is, by 16 MiB and twice the largest group. A look without news reads the control file and less than 64 KiB besides. The log is surveyed,
 /// which reads all of it, when its writer opened it anew or when something does not fit; where that
 /// changes nothing, surveys take at most a tenth of the time.
 ///
@@ -58,8 +57,9 @@ pub struct Follow {
     /// The last LSN that was really read, here or by the cursor that this began with; 0 if none.
     read: u64,
     poll_interval: Duration,
-    /// The LSN at which the log was last surveyed, and when it may be again.
-    surveyed: Option<(u64, Instant)>,
+    last_survey: Option<LastSurvey>,
+    /// Segments before this one were read and are forgotten.
+    reading: Option<u64>,
 }
 
 /// Looks between two sleeps, each of which goes over 1 MiB or so.
@@ -72,6 +72,9 @@ const POLL_MIN: Duration = Duration::from_millis(1);
 const POLL_MAX: Duration = Duration::from_secs(60);
 const POLL_DEFAULT: Duration = Duration::from_millis(20);
 
+/// Surveys until one is taken that the directory did not hold still for, if it is sound.
+const SETTLING: u32 = 4;
+
 /// What a survey came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Surveyed {
@@ -80,6 +83,14 @@ enum Surveyed {
     NotYet,
     /// It was surveyed a moment ago, and nothing was read since.
     Lately,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LastSurvey {
+    due: u64,
+    /// When the next may be, if nothing is read until then.
+    again: Instant,
+    outcome: Surveyed,
 }
 
 impl Follow {
@@ -94,7 +105,16 @@ impl Follow {
         let chain = Arc::new(chain.twin());
         let reader = start(Arc::clone(&chain))?;
         let scout = Scout::new(Arc::clone(&chain), mark);
-        Ok(Follow { chain, reader, scout, past_damage, read, poll_interval: POLL_DEFAULT, surveyed: None })
+        Ok(Follow {
+            chain,
+            reader,
+            scout,
+            past_damage,
+            read,
+            poll_interval: POLL_DEFAULT,
+            last_survey: None,
+            reading: None,
+        })
     }
 
     /// How long [`wait_timeout`](Self::wait_timeout) sleeps between two looks, 1 ms to 60 s. The default is
@@ -155,7 +175,7 @@ impl Follow {
         self.reader.cursor()
     }
 
-    /// The highest LSN that is proved durable, as far as this follower has looked.
+    /// The highest LSN that is proved durable by what lay on the disk at the last look.
     #[must_use]
     pub fn proved(&self) -> Option<Lsn> {
         Lsn::new(self.scout.mark())
@@ -172,22 +192,27 @@ impl Follow {
     fn advance(&mut self) -> Result<bool, ReadError> {
         let mut surveys = 0;
         for _ in 0..LOOKS {
+            let mut new_epoch = false;
             let stopped = match self.ready() {
                 Ok(true) => {
                     self.forget_what_was_read();
                     return Ok(true);
                 }
-                Ok(false) => match self.scout.look() {
-                    Sight::More => continue,
-                    Sight::Nothing if self.reader.due().number() > self.scout.mark() => return Ok(false),
-                    // What is due is proved, and not where it should be.
-                    Sight::Nothing | Sight::Misfit => None,
-                },
+                Ok(false) => {
+                    match self.scout.look() {
+                        Sight::More => continue,
+                        Sight::Nothing if self.reader.due().number() > self.scout.mark() => return Ok(false),
+                        Sight::NewEpoch => new_epoch = true,
+                        // What is due is proved, and not where it should be.
+                        Sight::Nothing | Sight::Misfit => {}
+                    }
+                    None
+                }
                 Err(error @ (ReadError::Broken(_) | ReadError::Storage(_))) => Some(error),
                 Err(error) => return Err(error),
             };
             surveys += 1;
-            let survey = if surveys > 2 { Surveyed::Lately } else { self.survey()? };
+            let survey = if surveys > 2 { Surveyed::Lately } else { self.survey(new_epoch)? };
             match (survey, stopped) {
                 (Surveyed::Anew, _) => {}
                 (Surveyed::Lately, Some(error)) => return Err(error),
@@ -209,39 +234,44 @@ impl Follow {
         }
     }
 
-    fn forget_what_was_read(&self) {
-        if let Some(id) = self.reader.segment_id() {
-            self.chain.forget_before(id);
+    fn forget_what_was_read(&mut self) {
+        let reading = self.reader.segment_id();
+        if reading != self.reading {
+            self.chain.forget_before(reading.unwrap_or(0));
+            self.reading = reading;
         }
     }
 
-    /// Surveys the log and goes on in it as it is now.
-    fn survey(&mut self) -> Result<Surveyed, ReadError> {
+    /// Surveys the log and goes on in it as it is now. What changes nothing is not done again at once.
+    fn survey(&mut self, new_epoch: bool) -> Result<Surveyed, ReadError> {
         let due = self.reader.due().number();
         let begun = Instant::now();
-        if self.surveyed.is_some_and(|(at, again)| at == due && begun < again) {
-            return Ok(Surveyed::Lately);
+        if let Some(last) = self.last_survey.filter(|last| last.due == due && begun < last.again) {
+            match last.outcome {
+                Surveyed::Anew if new_epoch => {}
+                Surveyed::Anew => return Ok(Surveyed::Lately),
+                outcome => return Ok(outcome),
+            }
         }
-        let mut tries = 0;
-        loop {
-            tries += 1;
+        let mut tries = 1;
+        let outcome = loop {
             match self.try_survey() {
                 // A file that went away between a survey and its use: so the log has changed.
                 Err(ReadError::Storage(error))
-                    if error.source.kind() == io::ErrorKind::NotFound && tries < SURVEYS => {}
-                Ok(Surveyed::Anew) => {
-                    let took = begun.elapsed();
-                    self.surveyed = Some((due, begun + took + 10 * took));
-                    return Ok(Surveyed::Anew);
+                    if error.source.kind() == io::ErrorKind::NotFound && tries < SURVEYS =>
+                {
+                    tries += 1;
                 }
-                other => return other,
+                outcome => break outcome?,
             }
-        }
+        };
+        self.last_survey = Some(LastSurvey { due, again: begun + 11 * begun.elapsed(), outcome });
+        Ok(outcome)
     }
 
     fn try_survey(&mut self) -> Result<Surveyed, ReadError> {
         let storage = Arc::clone(&self.chain.storage);
-        let (survey, still) = Survey::looked(&*storage)
+        let (survey, still) = Survey::looked(&*storage, SETTLING)
             .map_err(|error| StorageError::new("read", storage.describe(), error))?;
         // What was not seen twice is no reason to stop, and no reason to believe in another epoch.
         let of_one_epoch = survey.control.as_ref().is_some_and(|control| control.epoch == survey.epoch);
@@ -258,7 +288,7 @@ impl Follow {
             Err(_) if !still => return Ok(Surveyed::NotYet),
             Err(error) => return Err(error),
         }
-        self.scout = Scout::new(Arc::clone(&chain), mark.max(self.read));
+        self.scout = Scout::new(Arc::clone(&chain), mark);
         self.chain = chain;
         Ok(Surveyed::Anew)
     }

@@ -39,6 +39,8 @@ pub(crate) enum Sight {
     /// The chain goes further, or more of it is proved.
     More,
     Nothing,
+    /// The log was opened anew, or is another one.
+    NewEpoch,
     /// Something does not fit what is known of the log.
     Misfit,
 }
@@ -89,7 +91,7 @@ impl Scout {
             return Ok(Sight::Nothing);
         };
         if control.epoch != self.chain.epoch || control.log_id != self.chain.log_id() {
-            return Ok(Sight::Misfit);
+            return Ok(Sight::NewEpoch);
         }
         let raised = self.raise(control.durable) | self.read_seals()?;
         let mut seen = self.find_successor(control)?;

@@ -15,13 +15,13 @@ const LOOKS: u32 = 32;
 impl Survey {
     /// Surveys until the directory has held still for it.
     pub(crate) fn settled(storage: &dyn Storage) -> io::Result<Survey> {
-        Survey::looked(storage).map(|(survey, _)| survey)
+        Survey::looked(storage, LOOKS).map(|(survey, _)| survey)
     }
 
-    /// As [`settled`](Self::settled), and whether the directory did hold still.
-    pub(crate) fn looked(storage: &dyn Storage) -> io::Result<(Survey, bool)> {
+    /// As [`settled`](Self::settled) with so many looks, and whether the directory did hold still.
+    pub(crate) fn looked(storage: &dyn Storage, looks: u32) -> io::Result<(Survey, bool)> {
         let mut survey = Survey::new(storage)?;
-        for _ in 1..LOOKS {
+        for _ in 1..looks {
             let slots = read_slots(storage).unwrap_or_else(|_| survey.slots.clone());
             let still = survey.slots == slots && survey.names == sorted_names(&storage.list()?);
             if still && survey.verdict == Verdict::Clean {
