@@ -36,19 +36,31 @@ impl Form {
 #[derive(Debug)]
 pub(crate) struct Out {
     writer: BufWriter<StdoutLock<'static>>,
+    /// The line in the making: lines are handed on whole, so that a signal cuts none that the buffer holds.
+    line: Vec<u8>,
 }
 
 impl Out {
     pub(crate) fn new() -> Out {
-        Out { writer: BufWriter::with_capacity(64 << 10, io::stdout().lock()) }
+        Out { writer: BufWriter::with_capacity(64 << 10, io::stdout().lock()), line: Vec::new() }
     }
 
     pub(crate) fn line(&mut self, line: fmt::Arguments<'_>) -> Result<(), Failure> {
-        told(self.writer.write_fmt(line).and_then(|()| self.writer.write_all(b"\n")))
+        self.line.clear();
+        told(self.line.write_fmt(line))?;
+        self.end_line()
     }
 
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        told(self.writer.write_all(bytes))
+    /// Bytes as they are, and a newline.
+    fn raw_line(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.line.clear();
+        self.line.extend_from_slice(bytes);
+        self.end_line()
+    }
+
+    fn end_line(&mut self) -> Result<(), Failure> {
+        self.line.push(b'\n');
+        told(self.writer.write_all(&self.line))
     }
 
     pub(crate) fn json(&mut self, value: &Value) -> Result<(), Failure> {
@@ -58,10 +70,7 @@ impl Out {
     pub(crate) fn record(&mut self, form: Form, record: &Record<'_>) -> Result<(), Failure> {
         let payload = record.payload;
         match form {
-            Form::Raw => {
-                self.bytes(payload)?;
-                self.bytes(b"\n")
-            }
+            Form::Raw => self.raw_line(payload),
             Form::Human => self.line(format_args!(
                 "{} 0x{:02x} 0x{:02x} {} {}",
                 record.lsn,
