@@ -7,32 +7,89 @@ use std::fmt::{self, Display, Write as _};
 use std::io::{self, BufWriter, StdoutLock, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use planewal::{Ancestor, ExtraFile, Finding, Lsn, PlaneCount, SegmentInfo, SurveyReport};
+use planewal::{Ancestor, ExtraFile, Finding, Lsn, PlaneCount, Record, SegmentInfo, SurveyReport};
 use serde_json::{Value, json};
 
 use crate::outcome::Failure;
+
+/// How records are printed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Form {
+    /// The payload as it is, and a newline.
+    Raw,
+    Human,
+    Json,
+}
+
+impl Form {
+    pub(crate) fn of(raw: bool, json: bool) -> Result<Form, Failure> {
+        match (raw, json) {
+            (true, true) => Err(Failure::new("--raw and --json exclude each other")),
+            (true, false) => Ok(Form::Raw),
+            (false, true) => Ok(Form::Json),
+            (false, false) => Ok(Form::Human),
+        }
+    }
+}
 
 /// Standard output, buffered. A reader that went away ends the command quietly.
 #[derive(Debug)]
 pub(crate) struct Out {
     writer: BufWriter<StdoutLock<'static>>,
+    /// The line in the making: lines are handed on whole, so that a signal cuts none that the buffer holds.
+    line: Vec<u8>,
 }
 
 impl Out {
     pub(crate) fn new() -> Out {
-        Out { writer: BufWriter::with_capacity(64 << 10, io::stdout().lock()) }
+        Out { writer: BufWriter::with_capacity(64 << 10, io::stdout().lock()), line: Vec::new() }
     }
 
     pub(crate) fn line(&mut self, line: fmt::Arguments<'_>) -> Result<(), Failure> {
-        told(self.writer.write_fmt(line).and_then(|()| self.writer.write_all(b"\n")))
+        self.line.clear();
+        told(self.line.write_fmt(line))?;
+        self.end_line()
     }
 
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        told(self.writer.write_all(bytes))
+    /// Bytes as they are, and a newline.
+    fn raw_line(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.line.clear();
+        self.line.extend_from_slice(bytes);
+        self.end_line()
+    }
+
+    fn end_line(&mut self) -> Result<(), Failure> {
+        self.line.push(b'\n');
+        told(self.writer.write_all(&self.line))
     }
 
     pub(crate) fn json(&mut self, value: &Value) -> Result<(), Failure> {
         self.line(format_args!("{value}"))
+    }
+
+    pub(crate) fn record(&mut self, form: Form, record: &Record<'_>) -> Result<(), Failure> {
+        let payload = record.payload;
+        match form {
+            Form::Raw => self.raw_line(payload),
+            Form::Human => self.line(format_args!(
+                "{} 0x{:02x} 0x{:02x} {} {}",
+                record.lsn,
+                record.plane,
+                record.kind,
+                payload.len(),
+                escape(payload)
+            )),
+            Form::Json => {
+                let (name, text) = match std::str::from_utf8(payload) {
+                    Ok(text) => ("payload", serde_json::to_string(text)?),
+                    Err(_) => ("payload_hex", format!("\"{}\"", hex(payload))),
+                };
+                let (lsn, plane, kind, ends) = (record.lsn, record.plane, record.kind, record.ends_batch);
+                self.line(format_args!(
+                    r#"{{"lsn":{lsn},"plane":{plane},"kind":{kind},"ends_batch":{ends},"{name}":{text}}}"#
+                ))
+            }
+        }
     }
 
     /// A name and its value, aligned with others.

@@ -11,7 +11,7 @@ use crate::frame::Salt;
 use crate::lsn::{Lsn, SegmentId};
 use crate::segment::{PlaneCount, PlaneTable, SegmentHeader, SparseIndex};
 use crate::storage::Storage;
-use crate::survey::{Piece, Skip};
+use crate::survey::{Piece, Skip, Survey};
 use crate::sync::{AtomicU64, Mutex, Ordering, RwLock};
 use crate::verdict::Finding;
 
@@ -93,6 +93,23 @@ impl Segment {
                 planes: piece.planes,
                 index,
             }),
+        }
+    }
+
+    /// The same segment, with an extent of its own.
+    fn twin(&self) -> Segment {
+        Segment {
+            id: self.id,
+            file_id: self.file_id,
+            name: self.name.clone(),
+            salt: self.salt,
+            epoch: self.epoch,
+            label: self.label.clone(),
+            base: self.base,
+            start: self.start,
+            sieved: self.sieved,
+            skips: self.skips.clone(),
+            extent: Mutex::new(self.extent.lock().clone()),
         }
     }
 
@@ -230,12 +247,46 @@ impl Chain {
         }
     }
 
+    /// The chain as a survey found it, with what a writing open would refuse.
+    pub(crate) fn surveyed(storage: Arc<dyn Storage>, survey: Survey) -> Chain {
+        let refusals = survey.findings.iter().filter(|finding| !finding.harmless).cloned().collect();
+        let durable = survey.durable.min(survey.last);
+        Chain::new(storage, survey.chain, survey.next, durable, survey.control.as_ref(), refusals)
+    }
+
+    /// The same chain, to be extended by somebody who watches the files, and by nobody else.
+    pub(crate) fn twin(&self) -> Chain {
+        Chain {
+            storage: Arc::clone(&self.storage),
+            segments: RwLock::new(
+                self.segments.read().iter().map(|segment| Arc::new(segment.twin())).collect(),
+            ),
+            written: AtomicU64::new(self.written()),
+            durable: AtomicU64::new(self.durable()),
+            next: AtomicU64::new(self.next()),
+            epoch: self.epoch,
+            log_ids: self.log_ids.clone(),
+            history: self.history.clone(),
+            lost: self.lost.clone(),
+            refusals: self.refusals.clone(),
+        }
+    }
+
     pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
         self.segments.read().clone()
     }
 
     pub(crate) fn push(&self, segment: Arc<Segment>) {
         self.segments.write().push(segment);
+    }
+
+    pub(crate) fn newest(&self) -> Option<Arc<Segment>> {
+        self.segments.read().last().cloned()
+    }
+
+    /// Forgets the segments before `id`, which nobody reads here any more.
+    pub(crate) fn forget_before(&self, id: u64) {
+        self.segments.write().retain(|segment| segment.id >= id);
     }
 
     /// Replaces the segments from `id` on: recovery copied what of them is kept.

@@ -18,7 +18,7 @@ mod directory;
 mod mutation;
 mod sample;
 
-pub use crafted::{add_beacon, add_section, sieved_log};
+pub use crafted::{add_beacon, add_section, retire_head, sieved_log};
 pub use decoders::{frame_parser, segment_scan};
 pub use directory::open_directory;
 pub use sample::{Sample, Scene, Sent, options, sample, set_creation_time};

@@ -15,6 +15,9 @@
 //! changes no byte. A [`Cursor`] keeps a place over restarts, and knows when a loss of power took what
 //! it had read.
 //!
+//! [`Follow`] reads a log that another process writes, by looking again and again, and gives only what is
+//! proved durable.
+//!
 //! # After a crash
 //!
 //! Opening surveys the whole log and comes to a [`Verdict`] with its [`Proof`]. A torn tail is cut; what
@@ -33,6 +36,7 @@ mod chain;
 mod control;
 mod copy;
 mod error;
+mod follow;
 mod frame;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
@@ -47,11 +51,13 @@ mod reader;
 mod repair;
 mod report;
 mod scan;
+mod scout;
 mod segment;
 mod stats;
 pub mod storage;
 mod survey;
 mod sync;
+mod tail;
 mod ticket;
 mod verdict;
 mod view;
@@ -63,6 +69,7 @@ pub use chain::SegmentInfo;
 pub use error::{
     AppendError, CloseError, NoRoom, OpenError, OptionError, Poison, ReadError, RepairError, StorageError,
 };
+pub use follow::Follow;
 pub use gate::Receipt;
 pub use lsn::{LogId, Lsn, SegmentId};
 pub use options::{Create, Durability, Options, Recovery};
@@ -72,6 +79,7 @@ pub use repair::{RepairPlan, plan_repair, repair};
 pub use report::{Ancestor, ExtraFile, RecoveryReport, SurveyReport};
 pub use segment::PlaneCount;
 pub use stats::{FullDisk, Histogram, InFlight, Metric, Stats};
+pub use tail::Tailed;
 pub use ticket::Ticket;
 pub use verdict::{Finding, Proof, Verdict};
 pub use view::View;

@@ -134,6 +134,15 @@ struct PlaceInSegment {
 impl Reader {
     /// A reader from `start` on; `chain` says what there is.
     pub(crate) fn new(chain: Arc<Chain>, start: Lsn, past_damage: bool) -> Result<Reader, ReadError> {
+        let next = chain.next();
+        if start.number() > next {
+            return Err(ReadError::Ahead { wanted: start, next: Lsn::new(next).unwrap_or(Lsn::FIRST) });
+        }
+        Reader::waiting(chain, start, past_damage)
+    }
+
+    /// As [`new`](Self::new), for one that may stand above everything that is there so far.
+    pub(crate) fn waiting(chain: Arc<Chain>, start: Lsn, past_damage: bool) -> Result<Reader, ReadError> {
         let due = start.number();
         // Before the first record there is: retired, given up by repair, or missing.
         let before = chain.first().filter(|&first| due < first);
@@ -142,10 +151,6 @@ impl Reader {
             before.filter(|_| refusal.is_none() && chain.lost(due).is_none()).and_then(Lsn::new)
         {
             return Err(ReadError::Retired { wanted: start, first });
-        }
-        let next = chain.next();
-        if due > next {
-            return Err(ReadError::Ahead { wanted: start, next: Lsn::new(next).unwrap_or(Lsn::FIRST) });
         }
         let epoch = chain.epoch;
         let mut reader = Reader {
@@ -191,6 +196,32 @@ impl Reader {
         self
     }
 
+    /// A reader that goes on from here in the log as it is now. `read` is the last LSN that was read, 0 if
+    /// none: below what is due where records are gone, or where nothing was read yet.
+    pub(crate) fn moved_to(&self, chain: Arc<Chain>, read: u64) -> Result<Reader, ReadError> {
+        let log_id = self.chain.log_id();
+        if !chain.is_of(log_id) {
+            return Err(ReadError::OtherLog { cursor: LogId::new(log_id), log: LogId::new(chain.log_id()) });
+        }
+        let epoch = self.epoch;
+        let diverged = |read, later, kept| ReadError::Diverged { read, epoch, later, kept: Lsn::new(kept) };
+        if let Some((row, read)) = chain.diverged(epoch, read).zip(Lsn::new(read)) {
+            return Err(diverged(read, row.epoch, row.kept));
+        }
+        let next = chain.next();
+        if let Some(read) = Lsn::new(read).filter(|read| read.number() >= next) {
+            // Damage behind us is told as such.
+            if let Some(finding) = chain.refusal_at(next) {
+                return Err(ReadError::Broken(Box::new(finding)));
+            }
+            return Err(diverged(read, chain.epoch, next - 1));
+        }
+        let mut reader = Reader::waiting(chain, self.due(), self.past_damage)?;
+        reader.epoch = epoch.max(reader.epoch);
+        reader.file_id = self.file_id;
+        Ok(reader)
+    }
+
     /// Goes on in the log as it is now; answers whether that is worth a try.
     fn refresh(&mut self) -> Result<bool, ReadError> {
         let Some(look_again) = self.look_again.filter(|_| self.looked_at != Some(self.due)) else {
@@ -228,6 +259,11 @@ impl Reader {
     /// call.
     #[allow(clippy::should_implement_trait, reason = "it lends, which an iterator cannot")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
+        Ok(if self.ready()? { self.lend() } else { None })
+    }
+
+    /// Goes to the next record, which [`lend`](Self::lend) then has; answers whether there is one.
+    pub(crate) fn ready(&mut self) -> Result<bool, ReadError> {
         if let Some(finding) = &self.broken {
             return Err(ReadError::Broken(Box::new(finding.clone())));
         }
@@ -240,7 +276,7 @@ impl Reader {
             }
             match self.next_frame() {
                 Ok(true) => {}
-                Ok(false) => return Ok(None),
+                Ok(false) => return Ok(false),
                 Err(error @ (ReadError::Broken(_) | ReadError::Storage(_))) => {
                     if !self.refresh()? {
                         return Err(error);
@@ -249,7 +285,12 @@ impl Reader {
                 Err(error) => return Err(error),
             }
         }
-        Ok(self.lend())
+        Ok(true)
+    }
+
+    /// The segment in which it reads.
+    pub(crate) fn segment_id(&self) -> Option<u64> {
+        self.place.as_ref().map(|place| place.segment.id)
     }
 
     /// Where this reader stands.
@@ -287,7 +328,8 @@ impl Reader {
         false
     }
 
-    fn lend(&mut self) -> Option<Record<'_>> {
+    /// The record that [`ready`](Self::ready) went to.
+    pub(crate) fn lend(&mut self) -> Option<Record<'_>> {
         let lsn = Lsn::new(self.due)?;
         let place = self.place.as_ref()?;
         let body = place.walk.body();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::chain::Chain;
 use crate::error::{OpenError, ReadError, StorageError};
+use crate::follow::Follow;
 use crate::lsn::Lsn;
 use crate::reader::{Cursor, Position, Reader, seek};
 use crate::report::SurveyReport;
@@ -19,8 +20,8 @@ use crate::survey::Survey;
 /// A log as it was at one moment, for reading.
 ///
 /// It opens whatever the verdict is: a damaged log can be looked at, and read up to the damage. Opening
-/// reads and checks the whole log; a view does not follow what is appended later, so open another one for
-/// that. Beside a live writer the end may look torn: a group is being written there.
+/// reads and checks the whole log; a view's readers do not see what is appended later, for which there is
+/// [`View::follow`]. Beside a live writer the end may look torn: a group is being written there.
 #[derive(Debug)]
 pub struct View {
     chain: Arc<Chain>,
@@ -48,7 +49,7 @@ impl View {
             return Err(OpenError::Missing { dir: storage.describe() });
         }
         let report = SurveyReport::new(&survey);
-        Ok(View { chain: Arc::new(chain_of(storage, survey)), report, past_damage: false })
+        Ok(View { chain: Arc::new(Chain::surveyed(storage, survey)), report, past_damage: false })
     }
 
     /// Whether readers go on behind damage, telling what is missing as [`ReadError::Lost`]. The default is no.
@@ -80,6 +81,31 @@ impl View {
         Ok(Reader::resume(Arc::clone(&self.chain), cursor, self.past_damage)?.looking_again(look_again))
     }
 
+    /// Follows the log from an LSN on, beside its writer: what is proved durable now, and what will be.
+    ///
+    /// # Errors
+    /// As [`View::read`].
+    pub fn follow(&self, from: Lsn) -> Result<Follow, ReadError> {
+        let past_damage = self.past_damage;
+        let start = |chain| Reader::new(chain, from, past_damage);
+        Follow::new(&self.chain, self.mark(), past_damage, start, 0)
+    }
+
+    /// Follows from where a reader or another follower stood.
+    ///
+    /// # Errors
+    /// As [`View::read_from`].
+    pub fn follow_from(&self, cursor: &Cursor) -> Result<Follow, ReadError> {
+        let past_damage = self.past_damage;
+        let start = |chain| Reader::resume(chain, cursor, past_damage);
+        Follow::new(&self.chain, self.mark(), past_damage, start, cursor.next().number() - 1)
+    }
+
+    /// The highest durable mark; 0 if none.
+    fn mark(&self) -> u64 {
+        self.report.durable.map_or(0, Lsn::number)
+    }
+
     /// Where the record with this LSN lies.
     ///
     /// # Errors
@@ -89,18 +115,11 @@ impl View {
     }
 }
 
-/// The chain as a survey found it, with what a writing open would refuse.
-fn chain_of(storage: Arc<dyn Storage>, survey: Survey) -> Chain {
-    let refusals = survey.findings.iter().filter(|finding| !finding.harmless).cloned().collect();
-    let durable = survey.durable.min(survey.last);
-    Chain::new(storage, survey.chain, survey.next, durable, survey.control.as_ref(), refusals)
-}
-
 /// A writer that opened the log meanwhile may have moved its tail: what does not check any more is looked
 /// at again before it is called damage.
 fn look_again(storage: &Arc<dyn Storage>) -> Option<Chain> {
     let survey = Survey::settled(&**storage).ok()?;
-    Some(chain_of(Arc::clone(storage), survey))
+    Some(Chain::surveyed(Arc::clone(storage), survey))
 }
 
 fn unread(storage: &dyn Storage, error: io::Error) -> OpenError {

@@ -7,7 +7,7 @@ use planewal::{Lsn, ReadError, Reader, Record, SurveyReport, Verdict, View};
 
 use crate::outcome::{Failure, Outcome};
 use crate::parse;
-use crate::render::{Out, escape, hex, progress, say};
+use crate::render::{Form, Out, progress, say};
 
 /// Print records
 ///
@@ -44,20 +44,8 @@ pub(crate) struct Args {
     past_damage: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Form {
-    Raw,
-    Human,
-    Json,
-}
-
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
-    let form = match (args.raw, json) {
-        (true, true) => return Err(Failure::new("--raw and --json exclude each other")),
-        (true, false) => Form::Raw,
-        (false, true) => Form::Json,
-        (false, false) => Form::Human,
-    };
+    let form = Form::of(args.raw, json)?;
     if args.from.zip(args.to).is_some_and(|(from, to)| from > to) {
         return Err(Failure::new("--from lies behind --to"));
     }
@@ -94,7 +82,7 @@ fn print(args: &Args, view: &View, form: Form, out: &mut Out) -> Result<Outcome,
         match reader.next() {
             Ok(Some(record)) if args.to.is_none_or(|to| record.lsn <= to) => {
                 if args.wants(&record) {
-                    write(out, form, &record)?;
+                    out.record(form, &record)?;
                 }
                 done += 1;
                 if done.is_multiple_of(4096) {
@@ -150,33 +138,5 @@ fn gap(error: &ReadError, report: &SurveyReport) -> String {
             format!("LSN {first} to {last} are lost to damage")
         }
         other => other.to_string(),
-    }
-}
-
-fn write(out: &mut Out, form: Form, record: &Record<'_>) -> Result<(), Failure> {
-    let payload = record.payload;
-    match form {
-        Form::Raw => {
-            out.bytes(payload)?;
-            out.bytes(b"\n")
-        }
-        Form::Human => out.line(format_args!(
-            "{} 0x{:02x} 0x{:02x} {} {}",
-            record.lsn,
-            record.plane,
-            record.kind,
-            payload.len(),
-            escape(payload)
-        )),
-        Form::Json => {
-            let (name, text) = match std::str::from_utf8(payload) {
-                Ok(text) => ("payload", serde_json::to_string(text)?),
-                Err(_) => ("payload_hex", format!("\"{}\"", hex(payload))),
-            };
-            let (lsn, plane, kind, ends) = (record.lsn, record.plane, record.kind, record.ends_batch);
-            out.line(format_args!(
-                r#"{{"lsn":{lsn},"plane":{plane},"kind":{kind},"ends_batch":{ends},"{name}":{text}}}"#
-            ))
-        }
     }
 }

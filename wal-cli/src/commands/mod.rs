@@ -7,6 +7,7 @@ mod explain;
 mod info;
 mod repair;
 mod segments;
+mod tail;
 mod verify;
 
 use crate::outcome::{Failure, Outcome};
@@ -15,6 +16,7 @@ use crate::outcome::{Failure, Outcome};
 pub(crate) enum Command {
     Append(append::Args),
     Dump(dump::Args),
+    Tail(tail::Args),
     Info(info::Args),
     Segments(segments::Args),
     Verify(verify::Args),
@@ -30,6 +32,7 @@ impl Command {
         match self {
             Command::Append(args) => append::run(args, json),
             Command::Dump(args) => dump::run(args, json),
+            Command::Tail(args) => tail::run(args, json),
             Command::Info(args) => info::run(args, json),
             Command::Segments(args) => segments::run(args, json),
             Command::Verify(args) => verify::run(args, json),

@@ -121,9 +121,10 @@ fn reading_changes_nothing() {
     let home = Home::new();
     fed(["append", &home.dir(), "--no-close"], &lines(20)).ends(0);
     let before = home.files();
-    for command in ["dump", "info", "segments", "verify"] {
+    for command in ["dump", "tail", "info", "segments", "verify"] {
         planewal([command, &home.dir()]).ends(0);
     }
+    planewal(["tail", &home.dir(), "--follow", "--for", "0"]).ends(0);
     planewal(["explain", &home.dir(), "7"]).ends(0);
     planewal(["repair", "--dry-run", &home.dir()]).ends(0);
     assert_eq!(home.files(), before);
@@ -132,7 +133,7 @@ fn reading_changes_nothing() {
 #[test]
 fn what_cannot_run_says_why_in_one_line() {
     let home = Home::new();
-    for command in ["dump", "info", "segments", "verify", "repair"] {
+    for command in ["dump", "tail", "info", "segments", "verify", "repair"] {
         let run = planewal([command, &home.dir()]).ends(2);
         assert_eq!(run.err.lines().count(), 1, "{}", run.err);
         assert!(run.err.contains(&home.dir()) && run.out.is_empty(), "{}", run.err);

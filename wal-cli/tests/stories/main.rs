@@ -8,3 +8,4 @@ mod demo;
 mod explain;
 mod repair;
 mod support;
+mod tail;

@@ -126,6 +126,19 @@ fn change_control(storage: &MemStorage, change: impl FnOnce(&mut ControlState)) 
     ControlFile::open(storage, &slots, state).unwrap().write_both().unwrap();
 }
 
+/// Takes the segments below `id` away from a closed log; answers the LSN that it begins with then.
+///
+/// # Panics
+/// If there is no such segment.
+pub fn retire_head(storage: &MemStorage, id: u64) -> Lsn {
+    let base = read_original(storage, id).link.base;
+    change_control(storage, |state| (state.first_kept, state.base) = (id, base));
+    for below in 1..id {
+        storage.remove_file(&SegmentId::new(below).unwrap().file_name());
+    }
+    Lsn::new(base).unwrap()
+}
+
 /// Puts a section into both control slots, as an upper crate does.
 ///
 /// # Panics

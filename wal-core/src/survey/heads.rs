@@ -37,14 +37,14 @@ pub(super) enum Head {
 
 /// The frames before the records.
 #[derive(Debug, Clone, Default)]
-pub(super) struct FirstFrames {
-    pub(super) sieve: Option<Sieve>,
-    pub(super) link: Option<Link>,
-    pub(super) start: u64,
-    pub(super) durable: u64,
-    pub(super) note: String,
+pub(crate) struct FirstFrames {
+    pub(crate) sieve: Option<Sieve>,
+    pub(crate) link: Option<Link>,
+    pub(crate) start: u64,
+    pub(crate) durable: u64,
+    pub(crate) note: String,
     /// What stands in the place of the link.
-    pub(super) stopped: Option<Place>,
+    pub(crate) stopped: Option<Place>,
 }
 
 impl Surveyor<'_> {
@@ -131,14 +131,14 @@ impl Surveyor<'_> {
     }
 }
 
-pub(super) fn read_header(file: &Arc<dyn StorageFile>) -> io::Result<HeaderPage> {
+pub(crate) fn read_header(file: &Arc<dyn StorageFile>) -> io::Result<HeaderPage> {
     let mut page = vec![0; len_usize(HEADER_PAGE_BYTES)];
     let count = crate::io_util::read_full(&**file, 0, &mut page)?;
     Ok(SegmentHeader::check(page.get(..count).unwrap_or_default()))
 }
 
 /// Sieve and link, with the little reading that they need.
-pub(super) fn read_first_frames(file: Arc<dyn StorageFile>, salt: Salt) -> io::Result<FirstFrames> {
+pub(crate) fn read_first_frames(file: Arc<dyn StorageFile>, salt: Salt) -> io::Result<FirstFrames> {
     let limit = file.len()?;
     let mut walk = Walk::new(Window::new(file, limit, 512), salt, HEADER_PAGE_BYTES);
     let mut first = FirstFrames { start: HEADER_PAGE_BYTES, ..FirstFrames::default() };

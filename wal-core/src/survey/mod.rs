@@ -15,8 +15,9 @@ use crate::scan::{FrameAt, SCAN_CHUNK_BYTES, Walk, Window};
 use crate::segment::{HEADER_PAGE_BYTES, Link, Sieve};
 use crate::storage::{Access, Entry, EntryKind, Storage, StorageFile};
 use crate::verdict::{Finding, Place, Proof, Verdict};
-use heads::{FirstFrames, Head, Member};
+use heads::{Head, Member};
 
+pub(crate) use heads::{FirstFrames, read_first_frames, read_header};
 pub(crate) use piece::{Piece, Shown, Skip};
 
 mod heads;
@@ -173,7 +174,7 @@ struct Hole {
 }
 
 /// Reads both slots, if there is a control file.
-fn read_slots(storage: &dyn Storage) -> io::Result<Option<Slots>> {
+pub(crate) fn read_slots(storage: &dyn Storage) -> io::Result<Option<Slots>> {
     match storage.open(CONTROL_NAME, Access::Read) {
         Ok(file) => Slots::read(&*file).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
