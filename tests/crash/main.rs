@@ -14,5 +14,6 @@ mod enumeration;
 mod failures;
 mod interleaving;
 mod model;
+mod repairs;
 mod run;
 mod scenarios;
