@@ -315,6 +315,36 @@ fn a_preparation_that_outlasts_the_log_leaves_no_stray_file() {
     }
 }
 
+/// A close that failed is a close: what it could not prove is for the next open to find out.
+// faults: B102
+#[test]
+fn nothing_is_appended_after_a_close_that_failed() {
+    let mut failed = 0;
+    for call in 1..=12 {
+        let mut run = Run::new(small_options());
+        run.run(&[Step::Open, Step::Commit(Synced, &[10]), Step::Commit(Written, &[20])]).unwrap();
+        let wal = run.wal().unwrap();
+        run.faults.inject(Fault::error(ErrorKind::Other).at_mutation(call));
+        if wal.close().is_ok() {
+            continue;
+        }
+        failed += 1;
+        let mutations = run.faults.mutations();
+        for level in [Buffered, Written, Synced] {
+            assert!(wal.commit_as(&mut encoded(&batch_of(9, 2, &[5])), level).is_err(), "call {call}");
+        }
+        assert_eq!((run.faults.mutations(), number(wal.last())), (mutations, 2), "call {call}");
+        drop(wal);
+        run.let_go();
+        let model = run.model();
+        for plan in [CrashPlan::Nothing, CrashPlan::Everything] {
+            check(&run.disk.crash(&plan), &model, Crash::Power)
+                .unwrap_or_else(|found| panic!("{call}: {found}"));
+        }
+    }
+    assert!(failed > 4, "{failed}");
+}
+
 /// Logs side by side, and handles that were refused: what one does when it goes is its own business.
 // faults: B132, B148
 #[test]
