@@ -90,6 +90,7 @@ fn committers_at_once_cost_at_most_a_write_and_a_sync_each() {
     assert_eq!(wal.durable(), Lsn::new(201));
 }
 
+// faults: B027
 #[test]
 fn a_record_costs_three_bytes_below_64_and_four_below_8192_and_a_frame_32_and_padding() {
     let storage = MemStorage::new(5);

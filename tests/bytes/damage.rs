@@ -50,7 +50,7 @@ fn tail_is_torn(storage: &MemStorage, nothing_left: bool, what: &str) {
     assert_eq!((reading.lsns(), next), (numbers(9), 10), "{what}");
 }
 
-// faults: B003, B007, B008
+// faults: B003, B007
 #[test]
 fn a_closed_log_cut_at_any_byte_of_its_last_frame_is_damaged() {
     let whole = closed(&[10]);
@@ -103,7 +103,7 @@ fn a_bit_flipped_in_the_first_half_of_a_log_is_seen_and_refused() {
     assert_eq!(works(&storage).0.lsns(), numbers(300));
 }
 
-// faults: B005, B010, B012, B039
+// faults: B005, B012, B039, B117
 #[test]
 fn no_flipped_bit_of_a_directory_loses_a_record_without_a_word() {
     for (storage, last) in [(closed(&[4]), 4), (closed(&[2, 3]), 5)] {
@@ -197,7 +197,7 @@ fn zeroed_sectors_of_a_closed_log_are_damage() {
 }
 
 // A sector-sized piece written to a wrong place of the same file.
-// faults: B013, B042
+// faults: B013
 #[test]
 fn frames_written_to_a_wrong_place_are_no_frames() {
     let whole = closed(&[60]);
@@ -280,7 +280,7 @@ fn a_torn_group_before_a_whole_one_is_cut_with_it() {
     }
 }
 
-// faults: B002, B007, B019
+// faults: B002, B007, B008, B019
 #[test]
 fn a_hole_below_a_later_mark_is_damage_and_above_every_mark_is_a_torn_tail() {
     let whole = unclean(&[5, 5, 5]);
@@ -364,7 +364,6 @@ fn garbage_at_every_offset_is_damage_and_bounded() {
     }
 }
 
-// faults: B117
 #[test]
 fn every_damaged_body_is_told_once_and_costs_one_reading() {
     let storage = closed(&[2000]);
@@ -409,7 +408,7 @@ fn bytes_behind_the_seal_of_a_finished_segment_change_nothing() {
     assert_eq!(works(&storage).0.lsns(), numbers(10));
 }
 
-// faults: B011, B064, B066
+// faults: B011, B064, B066, B117, B131
 #[test]
 fn a_torn_tail_after_a_torn_tail_keeps_everything_between() {
     let storage = unclean(&[3]);

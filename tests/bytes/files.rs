@@ -14,7 +14,7 @@ fn id(number: u64) -> Option<SegmentId> {
     SegmentId::new(number)
 }
 
-// faults: B007, B072, B075, B082, B131
+// faults: B007, B072, B075, B082
 #[test]
 fn a_missing_segment_is_named_wherever_it_stood() {
     for whole in [closed(&[4, 4, 4]), unclean(&[4, 4, 4])] {
@@ -29,6 +29,7 @@ fn a_missing_segment_is_named_wherever_it_stood() {
     }
 }
 
+// faults: B062
 #[test]
 fn a_log_whose_segments_are_all_gone_is_not_a_new_log() {
     let storage = closed(&[4, 4]);
@@ -226,7 +227,7 @@ fn a_control_file_that_is_no_file_is_refused_and_not_a_new_log() {
     }
 }
 
-// faults: B119, B129
+// faults: B129
 #[test]
 fn a_directory_or_a_link_with_a_segments_name_is_refused() {
     for number in [1, 2, 4, 9] {
@@ -273,7 +274,7 @@ fn a_segment_of_another_log_is_foreign_under_any_name() {
 }
 
 // The twin of a copied machine has the same log id, segment ids and epochs.
-// faults: B020, B032
+// faults: B020
 #[test]
 fn a_segment_of_a_twin_that_went_on_is_foreign() {
     for whole in [closed(&[4, 4]), unclean(&[4, 4])] {
@@ -381,6 +382,7 @@ fn an_unreadable_newest_segment_is_unreadable() {
 }
 
 /// The highest id that a name can hold.
+// faults: B154
 #[test]
 fn a_file_with_the_highest_name_of_all_is_refused_and_set_aside() {
     let storage = closed(&[4]);

@@ -197,6 +197,7 @@ fn golden_logs_read_as_ever() {
     }
 }
 
+// faults: B147
 #[test]
 fn golden_logs_are_written_as_ever() {
     write_missing();
@@ -228,6 +229,7 @@ fn sections_that_nobody_knows_are_kept() {
 }
 
 /// `docs/format.md` in a second reading: checks, padding, order, link and seal of every file.
+// faults: B027, B147
 #[test]
 fn golden_segments_are_what_the_format_page_says() {
     write_missing();

@@ -9,6 +9,7 @@
 )]
 
 mod budgets;
+mod claims;
 mod corpus;
 mod counting;
 mod damage;

@@ -267,3 +267,31 @@ fn a_branch_that_loses_its_control_file_keeps_the_segments_before_it() {
     let after = works(&storage).0.lsns();
     assert!(before.iter().all(|lsn| after.contains(lsn)), "{before:?} {after:?}");
 }
+
+// Recovery copies the first segment of the branch, and the copy begins where the branch did.
+// (Found by `crash::repairs::a_repair_may_be_cut_short_at_any_step`.)
+// faults: B152
+#[test]
+fn a_branch_behind_a_lost_end_survives_one_death_after_the_other() {
+    for kept in 0..3 {
+        let storage = closed(&[4, 4]);
+        if kept == 0 {
+            storage.remove_file(&segment(2));
+        } else {
+            let group = groups(&storage.read(&segment(2)).unwrap())[kept];
+            storage.truncate(&segment(2), group.offset as u64);
+        }
+        repair(Arc::new(storage.clone())).unwrap();
+        for round in 0..4 {
+            // One of the branch's records is synced and then proved by nothing when the process dies.
+            let wal = open(&storage);
+            append(&wal, 1 + round % 2);
+            drop(wal);
+            let dead = storage.fork_live();
+            let (reading, next) = works(&dead);
+            assert_eq!(reading.lost, [(5 + kept as u64, 8)], "{kept} kept, round {round}");
+            assert_eq!(reading.lsns().last(), Some(&(next - 1)), "{kept} kept, round {round}");
+            assert_eq!(reading.records.len() as u64, next - 1 - (4 - kept as u64));
+        }
+    }
+}

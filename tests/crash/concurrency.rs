@@ -151,7 +151,7 @@ fn rounds() -> u64 {
     if long() { 20 } else { 2 }
 }
 
-// faults: B103, B161, B163, B167
+// faults: B067, B103, B161, B163, B167
 #[test]
 fn every_acknowledged_record_can_be_read_in_memory() {
     for round in 0..rounds() {

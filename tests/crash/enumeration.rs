@@ -178,7 +178,7 @@ pub(crate) fn crash_again(
         .unwrap_or_else(|refusal| panic!("{place}: {refusal:?}"));
 }
 
-// faults: B013, B064, B081, B152
+// faults: B013, B064, B081
 #[test]
 fn recovery_may_be_cut_short_anywhere() {
     let checker = Arc::new(Checker::default());

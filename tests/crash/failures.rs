@@ -224,7 +224,7 @@ fn a_sync_without_room_is_for_ever_too() {
     }
 }
 
-// faults: B083, B087, B088
+// faults: B083, B087, B088, B091
 #[test]
 fn any_call_may_find_no_room() {
     let tally = fail_everywhere("no room", || Fault::error(ErrorKind::StorageFull));

@@ -14,5 +14,7 @@ mod enumeration;
 mod failures;
 mod interleaving;
 mod model;
+mod neighbours;
+mod repairs;
 mod run;
 mod scenarios;

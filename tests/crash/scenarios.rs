@@ -434,6 +434,7 @@ fn what_was_found_in_a_page_cache_is_durable_before_it_is_relied_on() {
 }
 
 /// Scenario 12: a crash in the middle of copying a tail that spans two segments; then another; then one more.
+// faults: B062
 #[test]
 fn a_copy_of_two_segments_may_be_cut_short_again_and_again() {
     let checker = Arc::new(Checker::default());
@@ -680,7 +681,7 @@ fn after_a_repair_the_next_open_agrees() {
     }
 }
 
-// faults: B011, B064
+// faults: B011, B064, B107
 #[test]
 fn what_is_appended_behind_a_torn_tail_stays() {
     for life in 0..3 {
@@ -872,7 +873,7 @@ fn a_crash_loop_leaves_nothing_behind() {
     assert_eq!(run.disk.names(), names);
 }
 
-// faults: B024, B027
+// faults: B024
 #[test]
 fn a_closed_log_is_proved_clean() {
     let mut run = Run::new(small_options());
@@ -900,7 +901,7 @@ fn an_empty_log_is_closed_opened_and_crashed() {
 }
 
 /// A segment is left with every number of bytes between its last frame and its end.
-// faults: B049, B055, B059, B061
+// faults: B049, B055, B059
 #[test]
 fn a_segment_may_end_with_any_room_left() {
     for size in (9900..10_300).step_by(7).chain([0, 1]) {

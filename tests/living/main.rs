@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
 mod follow;
+mod places;
 mod pressure;
 
 use std::future::Future;
@@ -73,6 +74,7 @@ fn batch(number: u64) -> Batch {
     batch
 }
 
+// faults: B162
 #[test]
 fn ten_thousand_tickets_that_are_only_polled_all_resolve() {
     let disk = MemStorage::new(1);
@@ -166,6 +168,7 @@ fn a_ticket_says_when_its_time_is_up_and_still_resolves() {
     assert_eq!(ticket.wait().unwrap().last, ticket.lsn());
 }
 
+// faults: B162
 #[test]
 fn a_failed_sync_wakes_everybody_with_the_error() {
     let storage = FaultStorage::new(Arc::new(MemStorage::new(6)));
@@ -266,6 +269,7 @@ fn closing_twice_at_once_closes_once() {
     }
 }
 
+// faults: B162
 #[test]
 fn a_storage_that_panics_poisons_and_leaves_nobody_waiting() {
     let storage = FaultStorage::new(Arc::new(MemStorage::new(10)));
@@ -331,6 +335,7 @@ fn a_cursor_of_another_log_and_bytes_that_are_none_are_refused() {
 }
 
 // Recovery moves an unproved tail under a reader of another process.
+// faults: B113, B119
 #[test]
 fn a_views_reader_goes_on_in_a_log_that_was_recovered_meanwhile() {
     let disk = MemStorage::new(14);

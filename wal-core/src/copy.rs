@@ -30,7 +30,9 @@ pub(crate) struct PendingCopy {
     header: SegmentHeader,
     /// Where the copied part begins in the first piece.
     from: u64,
-    /// The first LSN that is copied.
+    /// The last LSN before that place.
+    before: u64,
+    /// The first LSN that is copied. Not the next one, if the copied part begins a branch.
     pub(crate) first: u64,
     durable: u64,
     last: u64,
@@ -70,18 +72,19 @@ impl PendingCopy {
     ) -> Result<PendingCopy, StorageError> {
         let at = pieces.iter().rposition(|piece| piece.base <= durable).unwrap_or(0);
         let pieces: Vec<Piece> = pieces.into_iter().skip(at).collect();
-        let mut copy = PendingCopy { chain, pieces, header, from: 0, first: 0, durable, last };
+        let mut copy = PendingCopy { chain, pieces, header, from: 0, before: 0, first: 0, durable, last };
         if let Some(piece) = copy.pieces.first().cloned() {
+            let next = copy.pieces.get(1).map_or(piece.last + 1, |next| next.base);
             // The first frame that holds anything above the mark.
-            let mut begin = (piece.end, piece.last + 1);
+            let mut begin = (piece.end, piece.last, next);
             piece.frames(&*copy.chain.storage, piece.start, |shown| {
                 let unproved = shown.first + u64::from(shown.records) > durable + 1;
                 if unproved {
-                    begin = (shown.offset, shown.first);
+                    begin = (shown.offset, shown.first - 1, shown.first);
                 }
                 Ok(!unproved)
             })?;
-            (copy.from, copy.first) = begin;
+            (copy.from, copy.before, copy.first) = begin;
         }
         Ok(copy)
     }
@@ -122,8 +125,8 @@ impl PendingCopy {
         control.state.abandoned.drain(..surplus);
         control.write_both()?;
 
-        let cut = predecessor.cut_at(storage, self.from, self.first - 1)?;
-        let cut = trim(storage, &cut, self.first - 1)?;
+        let cut = predecessor.cut_at(storage, self.from, self.before)?;
+        let cut = trim(storage, &cut, self.before)?;
         for piece in self.replaced() {
             storage.remove(&piece.name).map_err(|error| StorageError::new("remove", &piece.name, error))?;
         }
@@ -145,11 +148,11 @@ impl PendingCopy {
         let (file, name, temporary) = create_temporary(storage, &header)?;
         // Behind all of a stand-in's own frames it is named as what it stands for.
         let named = Predecessor::of(predecessor);
-        let whole = self.from == predecessor.end && self.first == predecessor.last + 1;
+        let whole = self.from == predecessor.end && self.before == predecessor.last;
         let (file_id, last, end) = if whole {
             (named.file_id, named.last, named.end)
         } else {
-            (predecessor.file_id, self.first - 1, self.from)
+            (predecessor.file_id, self.before, self.from)
         };
         let link = Link {
             predecessor_id: predecessor.id,
@@ -158,7 +161,7 @@ impl PendingCopy {
             predecessor_end: end,
             base: self.first,
             kept: Some(self.last),
-            branch: false,
+            branch: self.first > last + 1,
         };
         let salt = header.salt();
         let start = HEADER_PAGE_BYTES + LINK_FRAME_BYTES;

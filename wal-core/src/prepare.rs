@@ -125,6 +125,18 @@ pub(crate) fn draw_header(
     })
 }
 
+/// Whether somebody has put something where the segment is to get its name: a rename would replace it.
+fn is_taken(storage: &dyn Storage, header: &SegmentHeader) -> Result<bool, StorageError> {
+    let name = SegmentId::new(header.segment_id).map_or_else(String::new, SegmentId::file_name);
+    match storage.open(&name, Access::Read) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        // What is there and is no file.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(true),
+        Err(error) => Err(StorageError::new("open", name, error)),
+        Ok(_) => Ok(true),
+    }
+}
+
 /// Creates the temporary file of a segment with its header page.
 pub(crate) fn create_temporary(
     storage: &dyn Storage,
@@ -166,7 +178,10 @@ pub(crate) fn prepare(
     replaces: bool,
 ) -> Result<Prepared, StorageError> {
     let mut control = control.lock();
-    let header = draw_header(&**storage, &mut control, options, capacity)?;
+    let mut header = draw_header(&**storage, &mut control, options, capacity)?;
+    while is_taken(&**storage, &header)? {
+        header = draw_header(&**storage, &mut control, options, capacity)?;
+    }
     let (file, name, temporary) = create_temporary(&**storage, &header)?;
     let made_room = room.clamp(HEADER_PAGE_BYTES + LINK_FRAME_BYTES, capacity);
     let made = file
