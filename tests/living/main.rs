@@ -4,6 +4,7 @@
 mod follow;
 mod places;
 mod pressure;
+mod tails;
 
 use std::future::Future;
 use std::io;

@@ -282,6 +282,10 @@ pub enum ReadError {
         /// What it kept.
         kept: Option<Lsn>,
     },
+    /// A write or sync failed; a tail that has shown everything that is safe says so. The outcome of what
+    /// follows is unknown until the log is opened again.
+    #[error("the log is poisoned: {0}")]
+    Poisoned(Arc<Poison>),
     /// The storage failed.
     #[error(transparent)]
     Storage(#[from] StorageError),

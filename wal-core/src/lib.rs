@@ -79,7 +79,7 @@ pub use repair::{RepairPlan, plan_repair, repair};
 pub use report::{Ancestor, ExtraFile, RecoveryReport, SurveyReport};
 pub use segment::PlaneCount;
 pub use stats::{FullDisk, Histogram, InFlight, Metric, Stats};
-pub use tail::Tailed;
+pub use tail::{Next, Tail, Tailed};
 pub use ticket::Ticket;
 pub use verdict::{Finding, Proof, Verdict};
 pub use view::View;

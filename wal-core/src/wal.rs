@@ -15,6 +15,7 @@ use crate::reader::{Cursor, Position, Reader, seek};
 use crate::report::RecoveryReport;
 use crate::stats::Stats;
 use crate::storage::{FsStorage, Storage};
+use crate::tail::Tail;
 use crate::ticket::Ticket;
 
 /// A log, open for writing. Cheap to clone and to share; all methods take `&self`.
@@ -279,7 +280,27 @@ impl Wal {
     /// # Errors
     /// As [`Wal::read`], and [`ReadError::Diverged`].
     pub fn read_from(&self, cursor: &Cursor) -> Result<Reader, ReadError> {
-        Reader::resume(Arc::clone(&self.gate().chain), cursor, false)
+        let reader = Reader::resume(Arc::clone(&self.gate().chain), cursor, false);
+        if matches!(reader, Err(ReadError::Diverged { .. })) {
+            self.gate().counters.diverged.add(1);
+        }
+        reader
+    }
+
+    /// Follows the log from an LSN on: each record once it is durable. See [`Tail`].
+    ///
+    /// # Errors
+    /// As [`Wal::read`].
+    pub fn tail(&self, from: Lsn) -> Result<Tail, ReadError> {
+        Ok(Tail::new(Arc::clone(self.gate()), self.read(from)?))
+    }
+
+    /// Follows the log from where a reader, a tail or a follower stood.
+    ///
+    /// # Errors
+    /// As [`Wal::read_from`].
+    pub fn tail_from(&self, cursor: &Cursor) -> Result<Tail, ReadError> {
+        Ok(Tail::new(Arc::clone(self.gate()), self.read_from(cursor)?))
     }
 
     /// Where the record with this LSN lies. In a segment of up to 64 MiB this reads less than 64 KiB.

@@ -147,6 +147,7 @@ impl Gate {
         state.closed = true;
         self.done.notify_all();
         *self.lock.lock() = None;
+        drop(self.wake(state));
         result.map_err(CloseError::Storage)
     }
 

@@ -69,7 +69,7 @@ impl Gate {
         }
         // Who syncs next wakes them all together.
         let waited_for = group.written_members || state.staged.iter().any(|group| group.written_members);
-        let wakes = waited_for || state.placeless > 0 || next != Next::Sync;
+        let wakes = waited_for || state.placeless > 0 || self.write_is_watched(&state) || next != Next::Sync;
         if state.spares.len() < SPARE_GROUPS {
             group.reset(LEAD_BYTES + 2 * len_usize(self.options.group_bytes));
             state.spares.push(group);

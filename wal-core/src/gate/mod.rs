@@ -42,6 +42,8 @@ mod stage;
 mod sync;
 mod thread;
 
+pub(crate) use polled::{Watch, Watched};
+
 /// Staged bytes at which the I/O thread writes what is only `Buffered`.
 const BUFFERED_WRITE_BYTES: u64 = 256 << 10;
 
@@ -220,6 +222,8 @@ struct State {
     extending: bool,
     /// Those who wait for a place.
     placeless: u32,
+    /// Those who wait for a mark and do nothing for it.
+    watchers: u32,
     /// The oldest group found no room in the file that it was for.
     stalled: bool,
     /// Since when the disk is full, and what it said.
@@ -349,6 +353,7 @@ impl Gate {
             preparing: false,
             extending: false,
             placeless: 0,
+            watchers: 0,
             stalled: false,
             full: None,
             finished: VecDeque::new(),

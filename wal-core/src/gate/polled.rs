@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 use std::time::Instant;
 
 use super::{Gate, Guard, STALL_RETRY, State};
-use crate::error::AppendError;
+use crate::error::{AppendError, Poison};
 use crate::lsn::Lsn;
 use crate::options::Durability;
 use crate::sync::unlocked;
@@ -36,9 +36,101 @@ impl Wakers {
         }
         reached
     }
+
+    fn new_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    fn want_written(&self) -> bool {
+        !self.written.is_empty()
+    }
+}
+
+/// A waker that may be registered.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    at: Option<(u64, u64)>,
+}
+
+/// What can be said of a mark that somebody waits for.
+#[derive(Debug)]
+pub(crate) enum Watched {
+    Reached,
+    Waiting,
+    /// It will not be reached: the log is closed or its handles are gone.
+    Over,
+    Poisoned(Arc<Poison>),
 }
 
 impl Gate {
+    /// The last LSN that is as durable as `level` says.
+    pub(crate) fn mark(&self, level: Durability) -> u64 {
+        if level == Durability::Synced { self.chain.durable() } else { self.chain.written() }
+    }
+
+    /// Whether the mark has reached an LSN, or ever will.
+    pub(crate) fn watched(&self, lsn: u64, level: Durability) -> Watched {
+        self.watched_in(&self.state.lock(), lsn, level)
+    }
+
+    fn watched_in(&self, state: &State, lsn: u64, level: Durability) -> Watched {
+        match self.outcome(state, lsn, level) {
+            None => Watched::Waiting,
+            Some(Ok(())) => Watched::Reached,
+            Some(Err(AppendError::Poisoned(poison))) => Watched::Poisoned(poison),
+            Some(Err(_)) => Watched::Over,
+        }
+    }
+
+    /// Waits for the mark, and makes nobody work for it; answers whether there is something new.
+    pub(crate) fn watch_until(&self, lsn: u64, level: Durability, until: Option<Instant>) -> bool {
+        let mut state = self.state.lock();
+        while matches!(self.watched_in(&state, lsn, level), Watched::Waiting) {
+            state.watchers += 1;
+            let timed_out = match until {
+                None => {
+                    self.done.wait(&mut state);
+                    false
+                }
+                Some(until) => self.done.wait_until(&mut state, until).timed_out(),
+            };
+            state.watchers -= 1;
+            if timed_out {
+                return !matches!(self.watched_in(&state, lsn, level), Watched::Waiting);
+            }
+        }
+        true
+    }
+
+    /// Registers a waker for the mark, in place of the one before; answers whether there is something new
+    /// already.
+    pub(crate) fn watch(&self, lsn: u64, level: Durability, watch: &mut Watch, waker: &Waker) -> bool {
+        let mut state = self.state.lock();
+        if let Some(at) = watch.at.take() {
+            state.wakers.of(level).remove(&at);
+        }
+        if !matches!(self.watched_in(&state, lsn, level), Watched::Waiting) {
+            return true;
+        }
+        let at = (lsn, state.wakers.new_number());
+        state.wakers.of(level).insert(at, waker.clone());
+        watch.at = Some(at);
+        false
+    }
+
+    /// Takes a waker out again.
+    pub(crate) fn unwatch(&self, watch: &mut Watch, level: Durability) {
+        if let Some(at) = watch.at.take() {
+            self.state.lock().wakers.of(level).remove(&at);
+        }
+    }
+
+    /// Whether somebody waits for a write alone, so that a leader may not keep quiet about one.
+    pub(super) fn write_is_watched(&self, state: &State) -> bool {
+        state.watchers > 0 || state.wakers.want_written()
+    }
+
     /// What can be said at once about an LSN at a level.
     pub(super) fn outcome(
         &self,
@@ -75,8 +167,7 @@ impl Gate {
             return Poll::Ready(self.wait_for(state, lsn.number(), level));
         }
         if *number == 0 {
-            state.wakers.last_number += 1;
-            *number = state.wakers.last_number;
+            *number = state.wakers.new_number();
         }
         state.wakers.of(level).insert((lsn.number(), *number), waker.clone());
         self.ask_thread(&mut state, lsn.number(), level);
