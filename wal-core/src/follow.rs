@@ -290,6 +290,7 @@ impl Follow {
         }
         self.scout = Scout::new(Arc::clone(&chain), mark);
         self.chain = chain;
+        self.reading = None;
         Ok(Surveyed::Anew)
     }
 }

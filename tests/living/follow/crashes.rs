@@ -8,7 +8,7 @@ use std::time::Duration;
 use planewal::storage::{
     Access, CrashPlan, Entry, Fault, FaultStorage, LockError, MemStorage, Storage, StorageFile, StorageLock,
 };
-use planewal::{Durability, Follow, Lsn, Options, ReadError, View, Wal};
+use planewal::{Cursor, Durability, Follow, Lsn, Options, ReadError, View, Wal};
 
 use super::{content, drain, lsn, numbers, open, payload, quiet, tiny, view, wait_for};
 
@@ -85,6 +85,11 @@ fn a_writer_that_dies_and_comes_back_makes_no_gap_and_no_repeat() {
         assert!(given.last().map(|(number, _)| *number) <= durable.map(Lsn::number), "unproved");
         if life % 7 == 0 {
             wal.close().unwrap();
+        }
+        if life % 5 == 0 {
+            // It dies, too, and goes on from what it had kept.
+            follow =
+                view(&disk).follow_from(&Cursor::from_bytes(&follow.cursor().to_bytes()).unwrap()).unwrap();
         }
     }
     open(&disk, tiny()).close().unwrap();
