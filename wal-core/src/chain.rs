@@ -350,6 +350,11 @@ impl Chain {
         self.refusals.iter().find(covers).cloned()
     }
 
+    /// Whether a writing open would refuse anything.
+    pub(crate) fn is_refused(&self) -> bool {
+        !self.refusals.is_empty()
+    }
+
     pub(crate) fn log_id(&self) -> [u8; 16] {
         self.log_ids.first().copied().unwrap_or_default()
     }

@@ -58,6 +58,8 @@ pub struct Follow {
     read: u64,
     poll_interval: Duration,
     last_survey: Option<LastSurvey>,
+    /// The LSN at which reading failed against all surveys, and in how many calls.
+    doubts: (u64, u32),
     /// Segments before this one were read and are forgotten.
     reading: Option<u64>,
 }
@@ -67,6 +69,9 @@ const LOOKS: u32 = 64;
 
 /// Surveys before files that go away under each of them are an error.
 const SURVEYS: u32 = 8;
+
+/// Calls in which reading fails, where surveys see nothing wrong, before it is told.
+const DOUBTS: u32 = 8;
 
 const POLL_MIN: Duration = Duration::from_millis(1);
 const POLL_MAX: Duration = Duration::from_secs(60);
@@ -113,6 +118,7 @@ impl Follow {
             read,
             poll_interval: POLL_DEFAULT,
             last_survey: None,
+            doubts: (0, 0),
             reading: None,
         })
     }
@@ -211,12 +217,15 @@ impl Follow {
                 Err(error @ (ReadError::Broken(_) | ReadError::Storage(_))) => Some(error),
                 Err(error) => return Err(error),
             };
+            // What the chain's own survey found is believed. What it found whole may be cut since, by a
+            // recovery under way, and is looked at again at once.
+            let doubtful = stopped.is_some() && !self.chain.is_refused();
             surveys += 1;
-            let survey = if surveys > 2 { Surveyed::Lately } else { self.survey(new_epoch)? };
+            let survey = if surveys > 2 { Surveyed::Lately } else { self.survey(new_epoch || doubtful)? };
             match (survey, stopped) {
                 (Surveyed::Anew, _) => {}
-                (Surveyed::Lately, Some(error)) => return Err(error),
-                (Surveyed::NotYet, _) | (Surveyed::Lately, None) => return Ok(false),
+                (Surveyed::Lately, Some(error)) if !doubtful || self.doubted_enough() => return Err(error),
+                _ => return Ok(false),
             }
         }
         Ok(false)
@@ -234,6 +243,13 @@ impl Follow {
         }
     }
 
+    /// Counts calls that ended where surveys see nothing wrong and reading fails all the same.
+    fn doubted_enough(&mut self) -> bool {
+        let due = self.reader.due().number();
+        self.doubts = if self.doubts.0 == due { (due, self.doubts.1 + 1) } else { (due, 1) };
+        self.doubts.1 >= DOUBTS
+    }
+
     fn forget_what_was_read(&mut self) {
         let reading = self.reader.segment_id();
         if reading != self.reading {
@@ -243,12 +259,12 @@ impl Follow {
     }
 
     /// Surveys the log and goes on in it as it is now. What changes nothing is not done again at once.
-    fn survey(&mut self, new_epoch: bool) -> Result<Surveyed, ReadError> {
+    fn survey(&mut self, at_once: bool) -> Result<Surveyed, ReadError> {
         let due = self.reader.due().number();
         let begun = Instant::now();
         if let Some(last) = self.last_survey.filter(|last| last.due == due && begun < last.again) {
             match last.outcome {
-                Surveyed::Anew if new_epoch => {}
+                Surveyed::Anew if at_once => {}
                 Surveyed::Anew => return Ok(Surveyed::Lately),
                 outcome => return Ok(outcome),
             }
@@ -290,6 +306,7 @@ impl Follow {
         }
         self.scout = Scout::new(Arc::clone(&chain), mark);
         self.chain = chain;
+        self.reading = None;
         Ok(Surveyed::Anew)
     }
 }

@@ -339,6 +339,8 @@ impl Reader {
         self.left -= 1;
         self.due += 1;
         self.file_id = place.segment.file_id;
+        // A log that was opened anew while it was surveyed may hold segments of the later epoch.
+        self.epoch = self.epoch.max(place.segment.epoch);
         Some(Record {
             lsn,
             plane: record.plane,

@@ -6,32 +6,38 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use planewal::storage::{
-    Access, CrashPlan, Entry, Fault, FaultStorage, LockError, MemStorage, Storage, StorageFile, StorageLock,
+    Access, CrashPlan, Entry, Fault, FaultStorage, LockError, MemStorage, Op, Storage, StorageFile,
+    StorageLock,
 };
-use planewal::{Durability, Follow, Lsn, Options, ReadError, View, Wal};
+use planewal::{Cursor, Durability, Follow, Lsn, Options, ReadError, View, Wal};
 
 use super::{content, drain, lsn, numbers, open, payload, quiet, tiny, view, wait_for};
 
 /// A storage that can become another one: the disk after a crash, under the same name.
 #[derive(Debug, Clone)]
-struct Mount(Arc<Mutex<Arc<dyn Storage>>>);
+struct Mount {
+    inner: Arc<Mutex<Arc<dyn Storage>>>,
+    /// How long a list takes, and so a survey.
+    list_takes: Duration,
+}
 
 impl Mount {
     fn new(disk: &MemStorage) -> Mount {
-        Mount(Arc::new(Mutex::new(Arc::new(disk.clone()))))
+        Mount { inner: Arc::new(Mutex::new(Arc::new(disk.clone()))), list_takes: Duration::ZERO }
     }
 
     fn swap(&self, disk: &MemStorage) {
-        *self.0.lock().unwrap() = Arc::new(disk.clone());
+        *self.inner.lock().unwrap() = Arc::new(disk.clone());
     }
 
     fn now(&self) -> Arc<dyn Storage> {
-        Arc::clone(&self.0.lock().unwrap())
+        Arc::clone(&self.inner.lock().unwrap())
     }
 }
 
 impl Storage for Mount {
     fn list(&self) -> io::Result<Vec<Entry>> {
+        std::thread::sleep(self.list_takes);
         self.now().list()
     }
     fn create(&self, name: &str) -> io::Result<Box<dyn StorageFile>> {
@@ -86,10 +92,49 @@ fn a_writer_that_dies_and_comes_back_makes_no_gap_and_no_repeat() {
         if life % 7 == 0 {
             wal.close().unwrap();
         }
+        if life % 5 == 0 {
+            // It dies, too, and goes on from what it had kept.
+            follow =
+                view(&disk).follow_from(&Cursor::from_bytes(&follow.cursor().to_bytes()).unwrap()).unwrap();
+        }
     }
     open(&disk, tiny()).close().unwrap();
     wait_for(&mut follow, &mut given, content(&disk).len());
     assert_eq!(given, content(&disk));
+}
+
+// A survey in the middle of a recovery, which then cuts the file that it saw: no damage, however short ago
+// the survey was.
+#[test]
+fn a_recovery_that_cuts_what_was_just_surveyed_is_no_damage() {
+    let disk = MemStorage::new(19);
+    let wal = open(&disk, tiny());
+    for step in 0..20 {
+        let level = if step < 5 { Durability::Synced } else { Durability::Written };
+        wal.append_as(0x80, 1, &payload(1, step), level).unwrap();
+    }
+    drop(wal);
+    let slow = Mount { list_takes: Duration::from_millis(30), ..Mount::new(&disk) };
+    let follow = View::open_on(Arc::new(slow)).unwrap().follow(Lsn::FIRST).unwrap();
+    let watch = Arc::new(Watch { follow: Mutex::new(follow), given: Mutex::default() });
+    watch.look();
+    let before = watch.given.lock().unwrap().len();
+    assert!(before < 20);
+    let storage = FaultStorage::new(Arc::new(disk.clone()));
+    storage.on_call({
+        let watch = Arc::clone(&watch);
+        // The slots have the new epoch, and the copy of the tail is begun.
+        move |op, name| {
+            if op == Op::Create && name.ends_with(".tmp") {
+                watch.look();
+            }
+        }
+    });
+    let wal = Wal::open_on(Arc::new(storage), tiny()).unwrap();
+    assert!(wal.recovery().copied.is_some());
+    watch.look();
+    wal.close().unwrap();
+    watch.compare(&disk);
 }
 
 // A loss of power takes written records back, and others get their LSNs.

@@ -1,7 +1,7 @@
 //! A process that follows what another one writes, through rotations and kills.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
@@ -44,6 +44,22 @@ impl Follower {
         fs::read(&self.out).unwrap()
     }
 
+    /// Waits until it has shown so many bytes.
+    #[track_caller]
+    fn wait_for(&mut self, bytes: usize) {
+        let begun = Instant::now();
+        while self.text().len() < bytes {
+            if self.child.try_wait().unwrap().is_some() || begun.elapsed() > PATIENCE {
+                let _ = self.child.kill();
+                let mut said = String::new();
+                self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                let status = self.child.wait().unwrap();
+                panic!("{} of {bytes} bytes were shown, {status}: {said}", self.text().len());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Tells it to end, and answers what it said on standard error.
     fn terminate(mut self) -> (Vec<u8>, String) {
         assert_eq!(self.child.try_wait().unwrap(), None, "it follows until it is told to end");
@@ -75,7 +91,7 @@ fn segments(home: &Home) -> usize {
 fn a_follower_sees_a_log_through_fifty_rotations_and_ten_kills() {
     let home = Home::new();
     fed(["append", &home.dir(), "--segment-bytes", "16K"], &lines(3)).ends(0);
-    let follower = Follower::start(&home, &["--from", "1"]);
+    let mut follower = Follower::start(&home, &["--from", "1"]);
     for life in 0..10 {
         let level = ["written", "synced"][life % 2];
         let mut writer = Command::new(PROGRAM)
@@ -101,7 +117,7 @@ fn a_follower_sees_a_log_through_fifty_rotations_and_ten_kills() {
     fed(["append", &home.dir()], b"the end\n").ends(0);
     assert!(segments(&home) > 50, "{}", segments(&home));
     let log = planewal(["dump", &home.dir()]).ends(0).out;
-    wait_until("all of the log", || follower.text().len() >= log.len());
+    follower.wait_for(log.len());
     let (shown, said) = follower.terminate();
     assert_eq!(said, "");
     assert!(shown == log, "{} bytes shown, {} in the log", shown.len(), log.len());
