@@ -291,12 +291,16 @@ fn a_preparation_that_outlasts_the_log_leaves_no_stray_file() {
             storage.inject(Fault::hang().at(op, 1).on_name(name));
             wal.append_as(0x80, 1, &[7; 9000], Written).unwrap();
             assert!(storage.wait_hung(), "{op:?}: nothing is prepared ahead");
-            let ended = std::thread::spawn(move || if close { wal.close() } else { Ok(drop(wal)) });
+            let ended = std::thread::spawn(move || {
+                if close {
+                    wal.close().unwrap();
+                }
+            });
             for _ in 0..1000 {
                 std::thread::yield_now();
             }
             storage.release();
-            ended.join().unwrap().unwrap();
+            ended.join().unwrap();
             let again = open_again(&disk).unwrap();
             assert_eq!((number(again.last()), again.recovery().unclean), (2, !close), "{op:?}");
             again.close().unwrap();
