@@ -447,3 +447,37 @@ fn a_close_beside_committers_leaves_nothing_half_done() {
         assert_eq!(records, *acknowledged.lock().unwrap());
     }
 }
+
+// Without the I/O thread whoever rotates seals what was left. Two who come to the same segment do not take the
+// one behind it off the list, which nobody has synced yet.
+// faults: B100, B161
+#[test]
+fn two_who_seal_one_segment_leave_the_next_one_to_be_synced() {
+    let disk = MemStorage::new(1);
+    let storage = FaultStorage::new(on(&disk));
+    let wal = Wal::open_on(Arc::new(storage.clone()), small_options()).unwrap();
+    let commit = |level, size: usize| {
+        let due = number(wal.last());
+        wal.commit_as(&mut encoded(&batch_of(1, due, &[size])), level).unwrap();
+    };
+    commit(Durability::Synced, 10);
+    commit(Durability::Written, 6000);
+    // Begins the second segment.
+    commit(Durability::Written, 9000);
+    // Who ends that one seals the first, and hangs there; another one comes along meanwhile.
+    storage.inject(Fault::hang().at(Op::SetLen, 1).on_name("00001.wal"));
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| wal.rotate().unwrap());
+        assert!(storage.wait_hung());
+        let other = scope.spawn(|| wal.append_as(0xff, 1, &[1; 14_000], Durability::Written).unwrap());
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        storage.release();
+        slow.join().unwrap();
+        other.join().unwrap();
+    });
+    let last = wal.append(0x80, 1, b"and all before it").unwrap();
+    let view = View::open_on(on(&disk.crash(&CrashPlan::Nothing))).unwrap();
+    assert_eq!((view.report().verdict, view.report().last), (Verdict::Clean, Some(last)), "P2");
+}

@@ -293,16 +293,14 @@ fn a_preparation_that_outlasts_the_log_leaves_no_stray_file() {
             assert!(storage.wait_hung(), "{op:?}: nothing is prepared ahead");
             let ended = std::thread::spawn(move || {
                 if close {
-                    return wal.close();
+                    wal.close().unwrap();
                 }
-                drop(wal);
-                Ok(())
             });
             for _ in 0..1000 {
                 std::thread::yield_now();
             }
             storage.release();
-            ended.join().unwrap().unwrap();
+            ended.join().unwrap();
             let again = open_again(&disk).unwrap();
             assert_eq!((number(again.last()), again.recovery().unclean), (2, !close), "{op:?}");
             again.close().unwrap();

@@ -752,7 +752,7 @@ fn a_file_cut_at_any_byte_of_its_last_group_ends_in_a_torn_tail() {
 }
 
 /// The end of a segment that is not the newest is known: whatever is missing there was whole once.
-// faults: B005, B007, B088
+// faults: B005, B007
 #[test]
 fn a_segment_cut_before_a_durable_successor_is_damaged() {
     let mut run = Run::new(small_options());

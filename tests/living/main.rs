@@ -169,6 +169,25 @@ fn a_ticket_says_when_its_time_is_up_and_still_resolves() {
     assert_eq!(ticket.wait().unwrap().last, ticket.lsn());
 }
 
+// Without the I/O thread too, where somebody else is in the middle of a sync.
+#[test]
+fn a_ticket_says_when_its_time_is_up_beside_a_sync_that_hangs() {
+    let storage = FaultStorage::new(Arc::new(MemStorage::new(5)));
+    let options = Options { io_thread: false, ..small() };
+    let wal = Wal::open_on(Arc::new(storage.clone()), options).unwrap();
+    wal.append(0x80, 1, b"makes the segment").unwrap();
+    storage.inject(Fault::hang().at(Op::Sync, 1));
+    std::thread::scope(|scope| {
+        let leader = scope.spawn(|| wal.append(0x80, 1, b"leads"));
+        assert!(storage.wait_hung());
+        let ticket = wal.submit(&mut batch(1)).unwrap();
+        assert!(ticket.wait_timeout(Duration::from_millis(5)).unwrap().is_none(), "the sync hangs");
+        storage.release();
+        leader.join().unwrap().unwrap();
+        assert_eq!(ticket.wait().unwrap().last, ticket.lsn());
+    });
+}
+
 // faults: B162
 #[test]
 fn a_failed_sync_wakes_everybody_with_the_error() {

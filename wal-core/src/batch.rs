@@ -10,7 +10,9 @@ use crate::lsn::Lsn;
 use crate::segment::PlaneTable;
 use crate::wire::len64;
 
-/// Records to be appended together.
+/// Records to be appended together. Memory of the caller's, and no part of the log before a commit has
+/// taken it; what a commit refuses stays in it. Its limit is
+/// [`record_bytes_max`](crate::Options::record_bytes_max), checked by the commit.
 ///
 /// ```
 /// use planewal_core::Batch;

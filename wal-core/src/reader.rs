@@ -22,13 +22,13 @@ use crate::wire::{Cursor as ByteCursor, Put, crc, len64};
 pub struct Record<'a> {
     /// Its position in the log.
     pub lsn: Lsn,
-    /// Its owner.
+    /// Its owner, never 0.
     pub plane: u8,
-    /// What it is within its plane.
+    /// What it is within its plane, never 0.
     pub kind: u8,
     /// Whether it is the last of its batch.
     pub ends_batch: bool,
-    /// Its bytes.
+    /// Its bytes: none, or up to 1 GiB.
     pub payload: &'a [u8],
 }
 
@@ -293,7 +293,8 @@ impl Reader {
         self.place.as_ref().map(|place| place.segment.id)
     }
 
-    /// Where this reader stands.
+    /// Where this reader stands: behind the last record that it lent. That record may not be durable yet; if a
+    /// loss of power takes it, whoever resumes from here is told.
     #[must_use]
     pub fn cursor(&self) -> Cursor {
         let log_id = self.chain.log_id();

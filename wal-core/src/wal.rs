@@ -145,7 +145,7 @@ impl Wal {
     }
 
     /// Appends a batch and returns at once, with its LSNs and a [`Ticket`] to wait for or to poll. It will be as
-    /// durable as the options say.
+    /// durable as the options say; until the ticket says so, a crash may take it.
     ///
     /// # Errors
     /// As [`Wal::commit`], but for what only waiting can tell.
@@ -317,7 +317,8 @@ impl Wal {
         self.gate().chain.segments().iter().filter_map(|segment| segment.info()).collect()
     }
 
-    /// Ends the current segment, writing what is staged: the next group begins a new one.
+    /// Ends the current segment, writing what is staged: the next group begins a new one. What was appended
+    /// before survives the death of the process when it returns; it makes nothing durable.
     ///
     /// # Errors
     /// See [`AppendError`].

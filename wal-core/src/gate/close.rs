@@ -15,14 +15,17 @@ impl Gate {
     /// Syncs and seals the segments that get no more frames. Runs outside the lock.
     pub(super) fn seal_finished<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
         while state.poison.is_none() && !state.is_over() {
-            if state.extending {
-                // Room is being made in a file that may just have been finished: not over its seal.
+            if state.extending || state.sealing {
+                // Room is being made in a file that may just have been finished: not over its seal. And one seal
+                // at a time: two would both take the oldest, and one of them the next off the list.
                 self.done.wait(&mut state);
                 continue;
             }
             let Some(active) = state.finished.front().cloned() else { break };
+            state.sealing = true;
             state.busy += 1;
             let sealed = without(&mut state, || self.seal(&active));
+            state.sealing = false;
             state.busy -= 1;
             match sealed {
                 Ok(()) => {
@@ -31,13 +34,13 @@ impl Gate {
                     // All before it were synced before it: the mark may pass its end.
                     let (last, _) = active.segment.reach();
                     self.chain.publish_durable(last);
-                    self.done.notify_all();
                     state = self.wake(state);
                 }
                 Err(error) => {
                     self.poison(&mut state, &error);
                 }
             }
+            self.done.notify_all();
             self.release_if_idle(&state);
         }
         state

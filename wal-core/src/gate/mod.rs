@@ -220,6 +220,8 @@ struct State {
     busy: u32,
     preparing: bool,
     extending: bool,
+    /// Somebody seals the oldest finished segment.
+    sealing: bool,
     /// Those who wait for a place.
     placeless: u32,
     /// Those who wait for a mark and do nothing for it.
@@ -352,6 +354,7 @@ impl Gate {
             busy: 0,
             preparing: false,
             extending: false,
+            sealing: false,
             placeless: 0,
             watchers: 0,
             stalled: false,

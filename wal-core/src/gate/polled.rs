@@ -198,7 +198,8 @@ impl Gate {
             if let Some(outcome) = self.outcome(&state, lsn.number(), level) {
                 return outcome.map(|()| true);
             }
-            if state.thread.is_none() {
+            // Without the thread nobody else would do it, unless somebody is about to.
+            if state.thread.is_none() && (until.is_none() || !(state.writing || state.syncing)) {
                 return self.wait_for(state, lsn.number(), level).map(|()| true);
             }
             self.ask_thread(&mut state, lsn.number(), level);
