@@ -21,6 +21,11 @@
 //! is missing below a durable mark is damage, and refused with a [`Finding`] that names file, offset and
 //! LSN. [`repair`] accepts a loss on a new branch.
 //!
+//! # Backup
+//!
+//! [`Wal::backup_to`] copies a proved prefix beside the writer, and verifies the copy; [`restore`] turns a
+//! backup into a log of its own, on a new branch.
+//!
 //! # The disk
 //!
 //! Everything goes through [`storage::Storage`]. The feature `testing` has a simulated disk that knows
@@ -28,6 +33,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod backup;
 mod batch;
 mod chain;
 mod control;
@@ -45,6 +51,7 @@ mod prepare;
 mod reader;
 mod repair;
 mod report;
+mod restore;
 mod scan;
 mod segment;
 pub mod storage;
@@ -55,10 +62,12 @@ mod view;
 mod wal;
 mod wire;
 
+pub use backup::BackupReport;
 pub use batch::Batch;
 pub use chain::SegmentInfo;
 pub use error::{
-    AppendError, CloseError, OpenError, OptionError, Poison, ReadError, RepairError, StorageError,
+    AppendError, BackupError, CloseError, OpenError, OptionError, Poison, ReadError, RepairError,
+    RestoreError, StorageError,
 };
 pub use gate::Receipt;
 pub use lsn::{LogId, Lsn, SegmentId};
@@ -66,6 +75,7 @@ pub use options::{Create, Durability, Options, Recovery};
 pub use reader::{Cursor, Position, Reader, Record};
 pub use repair::{RepairPlan, plan_repair, repair};
 pub use report::{Ancestor, ExtraFile, RecoveryReport, SurveyReport};
+pub use restore::{RestoreReport, restore};
 pub use segment::PlaneCount;
 pub use ticket::Ticket;
 pub use verdict::{Finding, Proof, Verdict};

@@ -171,7 +171,9 @@ impl Reader {
         if !chain.is_of(cursor.log_id) {
             return Err(ReadError::OtherLog { cursor: cursor.log_id(), log: LogId::new(chain.log_id()) });
         }
-        if let Some((row, read)) = chain.diverged(cursor.epoch, cursor.read).zip(Lsn::new(cursor.read)) {
+        if let Some((row, read)) =
+            chain.diverged(cursor.log_id, cursor.epoch, cursor.read).zip(Lsn::new(cursor.read))
+        {
             return Err(ReadError::Diverged {
                 read,
                 epoch: cursor.epoch,
@@ -199,7 +201,8 @@ impl Reader {
         self.looked_at = Some(self.due);
         let Some(chain) = look_again(&self.chain.storage) else { return Ok(false) };
         let read = self.due - 1;
-        if let Some((row, read)) = chain.diverged(self.epoch, read).zip(Lsn::new(read)) {
+        let log_id = self.chain.log_id();
+        if let Some((row, read)) = chain.diverged(log_id, self.epoch, read).zip(Lsn::new(read)) {
             return Err(ReadError::Diverged {
                 read,
                 epoch: self.epoch,
