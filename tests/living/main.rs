@@ -1,6 +1,8 @@
 //! Living with a log: tickets that are waited for, polled, dropped, and left behind.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
+mod backup;
+
 use std::future::Future;
 use std::io;
 use std::pin::pin;

@@ -429,18 +429,14 @@ pub enum BackupError {
         finding: Box<Finding>,
     },
     /// The copy was read again and is not the prefix that was copied.
-    #[error(
-        "{dir}: the copy ends with {}, and {} was copied",
-        found.map_or_else(|| "nothing".to_owned(), |lsn| format!("LSN {lsn}")),
-        copied.map_or_else(|| "nothing".to_owned(), |lsn| format!("up to LSN {lsn}"))
-    )]
+    #[error("{dir}: {file} is not what was copied: {difference}")]
     CopyDiffers {
         /// The directory of the backup.
         dir: String,
-        /// The last LSN copied.
-        copied: Option<Lsn>,
-        /// The last LSN found.
-        found: Option<Lsn>,
+        /// The file.
+        file: String,
+        /// What is not the same, in words.
+        difference: String,
     },
 }
 

@@ -16,7 +16,7 @@ use crate::control::{BegunRow, CONTROL_NAME, ControlState, FileRow, Slots};
 use crate::error::{BackupError, StorageError};
 use crate::lsn::{LogId, Lsn};
 use crate::storage::{Access, FsStorage, Storage};
-use crate::survey::Survey;
+use crate::survey::{Piece, Survey};
 use crate::verdict::{Finding, Verdict};
 use crate::view::View;
 use crate::wal::Wal;
@@ -195,18 +195,20 @@ impl Plan {
         let source = &*self.chain.storage;
         let mut target = Target::take(source, destination)?;
         let (mut bytes, most) = (0, self.parts.iter().map(Part::bytes_at_most).sum());
+        let mut sealed = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
             let mut file = target.create(&part.segment.name)?;
-            part.read(source, self.durable, &mut |piece| {
+            let has_seal = part.read(source, self.durable, &mut |piece| {
                 file.put(piece)?;
                 bytes += crate::wire::len64(piece.len());
                 watch(bytes, most);
                 Ok(())
             })?;
             file.finish()?;
+            sealed.push(has_seal);
         }
         target.finish(self.state.clone())?;
-        let last = self.verify(&target)?;
+        let last = self.verify(&target, &sealed)?;
         target.keep();
         watch(bytes, bytes);
         let base = self.parts.first().map_or(last + 1, |part| part.segment.base);
@@ -225,7 +227,7 @@ impl Plan {
     }
 
     /// Reads the copy again: it has to check, and to be all of what was copied. Answers its last LSN.
-    fn verify(&self, target: &Target) -> Result<u64, BackupError> {
+    fn verify(&self, target: &Target, sealed: &[bool]) -> Result<u64, BackupError> {
         let copy = Survey::new(target.storage()).map_err(|error| BackupError::Destination {
             dir: target.dir(),
             source: StorageError::new("read again", target.dir(), error),
@@ -236,10 +238,19 @@ impl Plan {
         }
         // Marks of frames that were given up may lie above the last record that is kept.
         let proved = copy.durable == self.durable || !self.state.losses.is_empty();
-        let all = copy.chain.len() == self.parts.len() && copy.log_id == Some(self.state.log_id);
-        if copy.last != self.durable || !proved || !all || copy.control.as_ref() != Some(&self.state) {
-            let (copied, found) = (Lsn::new(self.durable), Lsn::new(copy.last));
-            return Err(BackupError::CopyDiffers { dir: target.dir(), copied, found });
+        if copy.last != self.durable || !proved || copy.control.as_ref() != Some(&self.state) {
+            let difference = format!(
+                "LSN {} of {} is its last, LSN {} is proved durable",
+                copy.last, self.durable, copy.durable
+            );
+            return Err(target.differs(CONTROL_NAME, difference));
+        }
+        let mut found = copy.chain.iter();
+        for (part, sealed) in self.parts.iter().zip(sealed) {
+            let same = |piece: &Piece| piece.name == part.segment.name && piece.sealed == *sealed;
+            if !found.next().is_some_and(same) {
+                return Err(target.differs(&part.segment.name, "its seal cannot be read".to_owned()));
+            }
         }
         Ok(copy.last)
     }

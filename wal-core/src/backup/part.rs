@@ -37,8 +37,9 @@ impl Part {
     }
 
     /// Hands over the header page, the frames up to the one that holds the mark, and the seal of a segment
-    /// that is whole. What the log is known not to check at is handed over as it is.
-    pub(super) fn read(&self, source: &dyn Storage, durable: u64, put: Put<'_>) -> Result<(), BackupError> {
+    /// that is whole. What the log is known not to check at is handed over as it is. Answers whether there was a
+    /// seal.
+    pub(super) fn read(&self, source: &dyn Storage, durable: u64, put: Put<'_>) -> Result<bool, BackupError> {
         let (file, page) = self.open(source)?;
         put(&page)?;
         let window = Window::new(file, self.end, SCAN_CHUNK_BYTES);
@@ -75,7 +76,7 @@ impl Part {
                 break;
             }
         }
-        if self.whole && self.sealed { self.read_seal(&mut walk, put) } else { Ok(()) }
+        if self.whole && self.sealed { self.read_seal(&mut walk, put) } else { Ok(false) }
     }
 
     /// Hands over the bytes from where the walk stands up to `to`; those of a frame that was stepped over are
@@ -102,15 +103,17 @@ impl Part {
     }
 
     /// A seal that does not check misses no record, and is left behind: the segment is then one without.
-    fn read_seal(&self, walk: &mut Walk, put: Put<'_>) -> Result<(), BackupError> {
+    fn read_seal(&self, walk: &mut Walk, put: Put<'_>) -> Result<bool, BackupError> {
         walk.window.extend(self.end + SEAL_BYTES_MAX);
-        match walk.frame_at(self.end) {
-            Ok(frame) if frame.header.kind == FrameKind::Seal => {
-                let bytes = walk.window.bytes(self.end, len_usize(frame.header.frame_bytes()));
-                bytes.map_or(Ok(()), put)
-            }
-            _ => Ok(()),
+        let Ok(frame) = walk.frame_at(self.end) else { return Ok(false) };
+        if frame.header.kind != FrameKind::Seal {
+            return Ok(false);
         }
+        let Ok(bytes) = walk.window.bytes(self.end, len_usize(frame.header.frame_bytes())) else {
+            return Ok(false);
+        };
+        put(bytes)?;
+        Ok(true)
     }
 
     /// Opens the file and reads its header page, which has to be that of the file that was published.

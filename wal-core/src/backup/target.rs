@@ -59,6 +59,10 @@ impl Target {
         self.storage.describe()
     }
 
+    pub(super) fn differs(&self, file: &str, difference: String) -> BackupError {
+        BackupError::CopyDiffers { dir: self.dir(), file: file.to_owned(), difference }
+    }
+
     pub(super) fn create(&mut self, name: &str) -> Result<CopyFile, BackupError> {
         let storage = Arc::clone(&self.storage);
         let file = storage
