@@ -8,6 +8,7 @@
     reason = "a test that fails is a test that fails"
 )]
 
+mod backups;
 mod budgets;
 mod claims;
 mod corpus;

@@ -1,6 +1,7 @@
 //! Living with a log: tickets that are waited for, polled, dropped, and left behind.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
+mod backup;
 mod follow;
 mod places;
 mod pressure;

@@ -124,6 +124,12 @@ pub(crate) fn progress(length: u64, shown: bool) -> ProgressBar {
     ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
+/// The same for bytes, whose number is told later.
+pub(crate) fn progress_bytes() -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left");
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
 /// Bytes as text on one line that no terminal takes for a command.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::control::{ControlState, HistoryRow};
+use crate::control::{AncestorRow, ControlState, HistoryRow};
 use crate::frame::Salt;
 use crate::lsn::{Lsn, SegmentId};
 use crate::segment::{PlaneCount, PlaneTable, SegmentHeader, SparseIndex};
@@ -204,8 +204,9 @@ pub(crate) struct Chain {
     next: AtomicU64,
     /// The epoch of this open, or of the last one.
     pub(crate) epoch: u64,
-    /// This log's id, and then those that it branched from.
-    log_ids: Vec<[u8; 16]>,
+    log_id: [u8; 16],
+    /// The logs that this one branched from.
+    ancestors: Vec<AncestorRow>,
     history: Vec<HistoryRow>,
     /// LSN ranges that `repair` gave up.
     lost: Vec<(u64, u64)>,
@@ -230,10 +231,8 @@ impl Chain {
             durable: AtomicU64::new(durable),
             next: AtomicU64::new(next),
             epoch: control.map_or(0, |control| control.epoch),
-            log_ids: control.map_or_else(Vec::new, |control| {
-                let ancestors = control.ancestors.iter().map(|row| row.log_id);
-                std::iter::once(control.log_id).chain(ancestors).collect()
-            }),
+            log_id: control.map_or([0; 16], |control| control.log_id),
+            ancestors: control.map_or_else(Vec::new, |control| control.ancestors.clone()),
             history: control.map_or_else(Vec::new, |control| control.history.clone()),
             lost: control.map_or_else(Vec::new, |control| {
                 control
@@ -265,7 +264,8 @@ impl Chain {
             durable: AtomicU64::new(self.durable()),
             next: AtomicU64::new(self.next()),
             epoch: self.epoch,
-            log_ids: self.log_ids.clone(),
+            log_id: self.log_id,
+            ancestors: self.ancestors.clone(),
             history: self.history.clone(),
             lost: self.lost.clone(),
             refusals: self.refusals.clone(),
@@ -355,18 +355,36 @@ impl Chain {
         !self.refusals.is_empty()
     }
 
+    /// The first of what a writing open would refuse.
+    pub(crate) fn refusal(&self) -> Option<&Finding> {
+        self.refusals.first()
+    }
+
     pub(crate) fn log_id(&self) -> [u8; 16] {
-        self.log_ids.first().copied().unwrap_or_default()
+        self.log_id
     }
 
     /// Whether this is the log with that id, or a branch of it.
     pub(crate) fn is_of(&self, log_id: [u8; 16]) -> bool {
-        self.log_ids.contains(&log_id)
+        self.log_id == log_id || self.ancestors.iter().any(|row| row.log_id == log_id)
     }
 
-    /// The open that kept less than a reader of `epoch` had read.
-    pub(crate) fn diverged(&self, epoch: u64, read: u64) -> Option<HistoryRow> {
-        self.history.iter().find(|row| row.epoch > epoch && row.kept < read).copied()
+    /// The open, or the branch, that kept less than a reader of the log `log_id` had read in `epoch`.
+    pub(crate) fn diverged(&self, log_id: [u8; 16], epoch: u64, read: u64) -> Option<HistoryRow> {
+        let open = self.history.iter().find(|row| row.epoch > epoch && row.kept < read).copied();
+        open.or_else(|| self.branched_below(log_id, read))
+    }
+
+    /// The branch from the log `log_id`, if that log's records up to `read` are not all below it. The log may
+    /// have gone on elsewhere since, so epochs say nothing. What was given up right there is nobody's
+    /// since, and misleads nobody.
+    fn branched_below(&self, log_id: [u8; 16], read: u64) -> Option<HistoryRow> {
+        let branch = self.ancestors.iter().find(|row| row.log_id == log_id)?;
+        let mut shared = branch.last_lsn;
+        while let Some((_, last)) = self.lost(shared + 1) {
+            shared = last;
+        }
+        (read > shared).then_some(HistoryRow { epoch: self.epoch, kept: branch.last_lsn })
     }
 
     /// The lost range that `lsn` lies in.

@@ -104,8 +104,8 @@ pub enum OpenError {
         /// What it is.
         finding: Box<Finding>,
     },
-    /// The directory is marked as a backup, which is not to be written. This version makes none.
-    #[error("{dir}: this is a backup, to be restored and not to be written")]
+    /// The directory is marked as a backup, which is not to be written. `restore` makes it a log of its own.
+    #[error("{dir}: this is a backup, and not to be written; `planewal restore` makes it a log of its own")]
     Backup {
         /// The directory.
         dir: String,
@@ -365,6 +365,146 @@ pub enum RepairError {
         /// Losses found.
         count: u64,
         /// Losses that can be written down.
+        limit: u64,
+    },
+    /// The storage failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+/// Why there is no backup. Whatever the error, the destination holds nothing that passes for one: what was
+/// copied is removed, the control file first. What could not be removed either, because the destination
+/// fails or the process died, is without a control file, or does not check.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The destination is the log itself.
+    #[error("{dir}: this is the log itself")]
+    SameLog {
+        /// The directory.
+        dir: String,
+    },
+    /// Something is in the destination. Nothing was changed.
+    #[error("{dir}: there is {file} in it; a backup goes into an empty or a new directory")]
+    NotEmpty {
+        /// The directory.
+        dir: String,
+        /// One of its files.
+        file: String,
+    },
+    /// Another backup is being written there, or a writer has it open.
+    #[error("{dir}: in use{}", holder.map_or_else(String::new, |pid| format!(" by process {pid}")))]
+    Locked {
+        /// The directory.
+        dir: String,
+        /// The process that holds the lock, if it left its id.
+        holder: Option<u32>,
+    },
+    /// The log does not check below its durable mark. `repair` accepts a loss; then there is something that a
+    /// backup can be made of.
+    #[error("{dir}: the log is not sound, so there is no backup of it: {finding}")]
+    Refused {
+        /// The directory of the log.
+        dir: String,
+        /// What it is.
+        finding: Box<Finding>,
+    },
+    /// A file of the log was taken away or replaced before it was copied: retired, or rewritten. Begin again.
+    #[error("{dir}: {file} was taken away or replaced while the backup was made; begin again")]
+    Changed {
+        /// The directory of the log.
+        dir: String,
+        /// The file.
+        file: String,
+    },
+    /// The log could not be read.
+    #[error("{dir}: {source}")]
+    Source {
+        /// The directory of the log.
+        dir: String,
+        /// What failed.
+        source: StorageError,
+    },
+    /// The destination has no room.
+    #[error("{dir}: no room for the backup: {source}")]
+    Full {
+        /// The directory of the backup.
+        dir: String,
+        /// What failed, and on which file.
+        source: StorageError,
+    },
+    /// The destination could not be written, or not be read again.
+    #[error("{dir}: {source}")]
+    Destination {
+        /// The directory of the backup.
+        dir: String,
+        /// What failed.
+        source: StorageError,
+    },
+    /// The copy was read again and does not check, although what was copied did.
+    #[error("{dir}: the copy does not check: {finding}")]
+    CopyDamaged {
+        /// The directory of the backup.
+        dir: String,
+        /// What it is.
+        finding: Box<Finding>,
+    },
+    /// The copy was read again and is not the prefix that was copied.
+    #[error("{dir}: {file} is not what was copied: {difference}")]
+    CopyDiffers {
+        /// The directory of the backup.
+        dir: String,
+        /// The file.
+        file: String,
+        /// What is not the same, in words.
+        difference: String,
+    },
+}
+
+/// Why a backup was not restored. Nothing was changed, unless it is [`RestoreError::Storage`] while the
+/// control file was written: then the directory is a backup still, or restored, and trying again tells.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// There is no log.
+    #[error("{dir}: there is no log here")]
+    Missing {
+        /// The directory.
+        dir: String,
+    },
+    /// The log is not marked as a backup: it never was one, or it was restored already.
+    #[error("{dir}: this is no backup, or no backup any more; a writing open takes it as it is")]
+    NotABackup {
+        /// The directory.
+        dir: String,
+    },
+    /// Somebody has it open for writing, or the backup is being written.
+    #[error("{dir}: in use{}", holder.map_or_else(String::new, |pid| format!(" by process {pid}")))]
+    Locked {
+        /// The directory.
+        dir: String,
+        /// The process that holds the lock, if it left its id.
+        holder: Option<u32>,
+    },
+    /// A later version wrote this.
+    #[error("{0}")]
+    Newer(Box<Finding>),
+    /// The backup is not whole. One that was interrupted has no control file.
+    #[error(
+        "{dir}: this backup is not whole: {finding} (copy it again; or `planewal repair` accepts what it lost, and then it can be restored)"
+    )]
+    Refused {
+        /// The directory.
+        dir: String,
+        /// What it is.
+        finding: Box<Finding>,
+    },
+    /// The log has branched more often than the control file can tell.
+    #[error("{dir}: a branch of {limit} branches, and the control file holds no more")]
+    TooManyBranches {
+        /// The directory.
+        dir: String,
+        /// Branches that can be written down.
         limit: u64,
     },
     /// The storage failed.

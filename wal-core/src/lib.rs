@@ -93,6 +93,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Backup
+//!
+//! [`Wal::backup_to`] copies a proved prefix beside the writer, and verifies the copy; [`restore`] turns a
+//! backup into a log of its own, on a new branch.
+//!
 //! # The disk
 //!
 //! Everything goes through [`storage::Storage`]. The feature `testing` has a simulated disk that knows
@@ -100,6 +105,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing))]
 
+mod backup;
 mod batch;
 mod chain;
 mod control;
@@ -119,6 +125,7 @@ mod prepare;
 mod reader;
 mod repair;
 mod report;
+mod restore;
 mod scan;
 mod scout;
 mod segment;
@@ -133,10 +140,12 @@ mod view;
 mod wal;
 mod wire;
 
+pub use backup::BackupReport;
 pub use batch::Batch;
 pub use chain::SegmentInfo;
 pub use error::{
-    AppendError, CloseError, NoRoom, OpenError, OptionError, Poison, ReadError, RepairError, StorageError,
+    AppendError, BackupError, CloseError, NoRoom, OpenError, OptionError, Poison, ReadError, RepairError,
+    RestoreError, StorageError,
 };
 pub use follow::Follow;
 pub use gate::Receipt;
@@ -146,6 +155,7 @@ pub use permit::Permit;
 pub use reader::{Cursor, Position, Reader, Record};
 pub use repair::{RepairPlan, plan_repair, repair};
 pub use report::{Ancestor, ExtraFile, RecoveryReport, SurveyReport};
+pub use restore::{RestoreReport, restore};
 pub use segment::PlaneCount;
 pub use stats::{FullDisk, Histogram, InFlight, Metric, Stats};
 pub use tail::{Next, Tail, Tailed};

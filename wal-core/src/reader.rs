@@ -176,7 +176,9 @@ impl Reader {
         if !chain.is_of(cursor.log_id) {
             return Err(ReadError::OtherLog { cursor: cursor.log_id(), log: LogId::new(chain.log_id()) });
         }
-        if let Some((row, read)) = chain.diverged(cursor.epoch, cursor.read).zip(Lsn::new(cursor.read)) {
+        if let Some((row, read)) =
+            chain.diverged(cursor.log_id, cursor.epoch, cursor.read).zip(Lsn::new(cursor.read))
+        {
             return Err(ReadError::Diverged {
                 read,
                 epoch: cursor.epoch,
@@ -205,7 +207,7 @@ impl Reader {
         }
         let epoch = self.epoch;
         let diverged = |read, later, kept| ReadError::Diverged { read, epoch, later, kept: Lsn::new(kept) };
-        if let Some((row, read)) = chain.diverged(epoch, read).zip(Lsn::new(read)) {
+        if let Some((row, read)) = chain.diverged(log_id, epoch, read).zip(Lsn::new(read)) {
             return Err(diverged(read, row.epoch, row.kept));
         }
         let next = chain.next();
@@ -230,7 +232,8 @@ impl Reader {
         self.looked_at = Some(self.due);
         let Some(chain) = look_again(&self.chain.storage) else { return Ok(false) };
         let read = self.due - 1;
-        if let Some((row, read)) = chain.diverged(self.epoch, read).zip(Lsn::new(read)) {
+        let log_id = self.chain.log_id();
+        if let Some((row, read)) = chain.diverged(log_id, self.epoch, read).zip(Lsn::new(read)) {
             return Err(ReadError::Diverged {
                 read,
                 epoch: self.epoch,

@@ -175,24 +175,16 @@ fn free_name(storage: &dyn Storage, name: &str) -> Result<String, StorageError> 
 fn accept(storage: &dyn Storage, survey: &Survey, branch: Option<LogId>) -> Result<[u8; 16], RepairError> {
     let Some(log_id) = survey.log_id else { return Err(RepairError::Hopeless { dir: storage.describe() }) };
     let mut state = survey.control.clone().unwrap_or_else(|| rebuilt(survey, log_id));
-    let newest = survey.chain.last();
     if let Some(branch) = branch {
         state.log_id = branch.bytes();
     } else {
-        state.log_id = draw_log_id(storage)?;
-        let ancestor = AncestorRow {
-            log_id,
-            last_segment_id: survey.highest_id,
-            last_file_id: newest.map_or(0, |piece| piece.file_id),
-            last_lsn: survey.last,
-        };
-        state.ancestors.push(ancestor);
-        if state.ancestors.len() > ANCESTOR_ROWS_MAX {
+        if !has_room_for_a_branch(&state) {
             return Err(RepairError::TooMany {
                 count: ANCESTOR_ROWS_MAX as u64 + 1,
                 limit: ANCESTOR_ROWS_MAX as u64,
             });
         }
+        branch_off(storage, survey, log_id, &mut state)?;
     }
     state.losses.extend(survey.losses.iter().map(clamp));
     state.losses.extend(strange_loss(survey));
@@ -203,16 +195,37 @@ fn accept(storage: &dyn Storage, survey: &Survey, branch: Option<LogId>) -> Resu
         .max(survey.durable + 1)
         .max(lost_to + 1)
         .max(survey.strange_mark + 1);
-    state.next_segment_id = survey.highest_id + 1;
-    state.begun = newest
-        .map(|piece| BegunRow {
-            file: FileRow { segment_id: piece.id, file_id: piece.file_id },
-            must_exist: true,
-        })
-        .into_iter()
-        .collect();
+    name_newest(survey, &mut state);
     write(storage, survey, state.clone())?;
     Ok(state.log_id)
+}
+
+pub(crate) fn has_room_for_a_branch(state: &ControlState) -> bool {
+    state.ancestors.len() < ANCESTOR_ROWS_MAX
+}
+
+/// Begins a branch: draws a new log id, and lists the old one among the ancestors.
+pub(crate) fn branch_off(
+    storage: &dyn Storage,
+    survey: &Survey,
+    log_id: [u8; 16],
+    state: &mut ControlState,
+) -> Result<(), StorageError> {
+    state.log_id = draw_log_id(storage)?;
+    state.ancestors.push(AncestorRow {
+        log_id,
+        last_segment_id: survey.highest_id,
+        last_file_id: survey.chain.last().map_or(0, |piece| piece.file_id),
+        last_lsn: survey.last,
+    });
+    Ok(())
+}
+
+/// Ids above all that were seen are the branch's; the newest segment is named, as it has to be.
+pub(crate) fn name_newest(survey: &Survey, state: &mut ControlState) {
+    state.next_segment_id = survey.highest_id + 1;
+    let row = |id, file_id| BegunRow { file: FileRow { segment_id: id, file_id }, must_exist: true };
+    state.begun = survey.chain.last().map(|piece| row(piece.id, piece.file_id)).into_iter().collect();
 }
 
 /// Records in a file of this log that the control file does not know, and that is set aside: they are
@@ -260,7 +273,8 @@ fn rebuilt(survey: &Survey, log_id: [u8; 16]) -> ControlState {
     state
 }
 
-fn write(storage: &dyn Storage, survey: &Survey, state: ControlState) -> Result<(), StorageError> {
+/// Writes the state into both slots, or into a new control file where neither slot checks.
+pub(crate) fn write(storage: &dyn Storage, survey: &Survey, state: ControlState) -> Result<(), StorageError> {
     state.check()?;
     match survey.slots.as_ref().filter(|slots| slots.newest().is_some()) {
         Some(slots) => ControlFile::open(storage, slots, state).and_then(|mut control| control.write_both()),
@@ -282,13 +296,19 @@ fn write(storage: &dyn Storage, survey: &Survey, state: ControlState) -> Result<
 /// sync that failed in an earlier life have left pages behind that never reach the disk, the next survey
 /// finds them missing and says so.
 fn declare_durable(storage: &dyn Storage, survey: &Survey) -> Result<(), StorageError> {
+    sync_chain(storage, survey)?;
+    let Some(mut state) = survey.control.clone() else { return Ok(()) };
+    state.durable = state.durable.max(survey.last);
+    write(storage, survey, state)
+}
+
+/// Syncs every segment: whoever brought the files here may not have.
+pub(crate) fn sync_chain(storage: &dyn Storage, survey: &Survey) -> Result<(), StorageError> {
     for piece in &survey.chain {
         let file = storage
             .open(&piece.name, Access::ReadWrite)
             .map_err(|error| StorageError::new("open", &piece.name, error))?;
         file.sync().map_err(|error| StorageError::new("sync", &piece.name, error))?;
     }
-    let Some(mut state) = survey.control.clone() else { return Ok(()) };
-    state.durable = state.durable.max(survey.last);
-    write(storage, survey, state)
+    Ok(())
 }

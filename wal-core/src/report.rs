@@ -30,6 +30,8 @@ pub struct SurveyReport {
     pub durable: Option<Lsn>,
     /// Whether the last writer closed the log, and all is as it left it.
     pub closed_cleanly: bool,
+    /// Whether it is marked as a backup, which is not written until it is restored.
+    pub backup: bool,
     /// The segments, oldest first.
     pub segments: Vec<SegmentInfo>,
     /// Every place worth a word, in chain order.
@@ -88,6 +90,7 @@ impl SurveyReport {
             next: Lsn::new(survey.next).unwrap_or(Lsn::FIRST),
             durable: Lsn::new(survey.durable),
             closed_cleanly: survey.closed_cleanly,
+            backup: control.is_some_and(|control| control.backup),
             segments,
             findings: survey.findings.clone(),
             unlisted_findings: survey.unlisted,

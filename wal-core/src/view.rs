@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::chain::Chain;
+use crate::control::ControlState;
 use crate::error::{OpenError, ReadError, StorageError};
 use crate::follow::Follow;
 use crate::lsn::Lsn;
@@ -24,7 +25,9 @@ use crate::survey::Survey;
 /// [`View::follow`]. Beside a live writer the end may look torn: a group is being written there.
 #[derive(Debug)]
 pub struct View {
-    chain: Arc<Chain>,
+    pub(crate) chain: Arc<Chain>,
+    /// What the slots said then.
+    pub(crate) control: Option<ControlState>,
     report: SurveyReport,
     past_damage: bool,
 }
@@ -49,7 +52,8 @@ impl View {
             return Err(OpenError::Missing { dir: storage.describe() });
         }
         let report = SurveyReport::new(&survey);
-        Ok(View { chain: Arc::new(Chain::surveyed(storage, survey)), report, past_damage: false })
+        let control = survey.control.clone();
+        Ok(View { chain: Arc::new(Chain::surveyed(storage, survey)), control, report, past_damage: false })
     }
 
     /// Whether readers go on behind damage, telling what is missing as [`ReadError::Lost`]. The default is no.

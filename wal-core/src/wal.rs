@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::batch::{Batch, Single};
-use crate::chain::SegmentInfo;
+use crate::chain::{Chain, SegmentInfo};
 use crate::error::{AppendError, CloseError, OpenError, Poison, ReadError, StorageError};
 use crate::gate::{ForRoom, Gate, Receipt};
 use crate::lsn::{LogId, Lsn};
@@ -86,6 +86,11 @@ impl Wal {
 
     fn gate(&self) -> &Arc<Gate> {
         &self.handle.gate
+    }
+
+    /// The chain, for what stands above the handle.
+    pub(crate) fn chain(&self) -> &Arc<Chain> {
+        &self.handle.gate.chain
     }
 
     /// What opening found and did.

@@ -40,6 +40,7 @@ fn machine(out: &mut Out, report: &SurveyReport) -> Result<(), Failure> {
         "verdict": report.verdict.to_string(),
         "proof": report.proof.to_string(),
         "closed_cleanly": report.closed_cleanly,
+        "backup": report.backup,
         "first_lsn": lsn_json(report.first),
         "last_lsn": lsn_json(report.last),
         "next_lsn": report.next.number(),
@@ -60,6 +61,9 @@ fn human(out: &mut Out, report: &SurveyReport) -> Result<(), Failure> {
     out.field("epoch", report.epoch)?;
     out.field("verdict", format_args!("{} ({})", report.verdict, report.proof))?;
     out.field("closed cleanly", yes(report.closed_cleanly))?;
+    if report.backup {
+        out.field("marked as", "a backup, not to be written before it is restored")?;
+    }
     out.field("first LSN", or_none(report.first))?;
     out.field("last LSN", or_none(report.last))?;
     out.field("next LSN", report.next)?;

@@ -1,11 +1,13 @@
 //! The commands, one file each.
 
 mod append;
+mod backup;
 mod demo;
 mod dump;
 mod explain;
 mod info;
 mod repair;
+mod restore;
 mod segments;
 mod tail;
 mod verify;
@@ -22,6 +24,8 @@ pub(crate) enum Command {
     Verify(verify::Args),
     Explain(explain::Args),
     Repair(repair::Args),
+    Backup(backup::Args),
+    Restore(restore::Args),
     Demo(demo::Args),
     #[command(hide = true)]
     DemoChild(demo::ChildArgs),
@@ -38,6 +42,8 @@ impl Command {
             Command::Verify(args) => verify::run(args, json),
             Command::Explain(args) => explain::run(args, json),
             Command::Repair(args) => repair::run(args, json),
+            Command::Backup(args) => backup::run(args, json),
+            Command::Restore(args) => restore::run(args, json),
             Command::Demo(args) => demo::run(args, json),
             Command::DemoChild(args) => demo::run_child(args),
         }

@@ -94,6 +94,7 @@ fn machine(out: &mut Out, report: &SurveyReport, reading: &Reading) -> Result<()
         "log_id": report.log_id.map(|id| id.to_string()),
         "epoch": report.epoch,
         "closed_cleanly": report.closed_cleanly,
+        "backup": report.backup,
         "first_lsn": lsn_json(report.first),
         "last_lsn": lsn_json(report.last),
         "next_lsn": report.next.number(),

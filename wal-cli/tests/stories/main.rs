@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 mod append_and_dump;
+mod backup;
 mod damage;
 mod demo;
 mod explain;
