@@ -15,6 +15,11 @@
 //! changes no byte. A [`Cursor`] keeps a place over restarts, and knows when a loss of power took what
 //! it had read.
 //!
+//! # Letting go
+//!
+//! [`Wal::retire_unchecked`] takes away whole segments at the head of the chain. What a [`Hold`], in memory
+//! or durable by name, reaches into stays. Which records are still needed is the caller's to know.
+//!
 //! # After a crash
 //!
 //! Opening surveys the whole log and comes to a [`Verdict`] with its [`Proof`]. A torn tail is cut; what
@@ -37,6 +42,7 @@ mod frame;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 mod gate;
+mod hold;
 mod io_util;
 mod lsn;
 mod open;
@@ -47,6 +53,7 @@ mod repair;
 mod report;
 mod scan;
 mod segment;
+mod spare;
 pub mod storage;
 mod survey;
 mod ticket;
@@ -58,14 +65,19 @@ mod wire;
 pub use batch::Batch;
 pub use chain::SegmentInfo;
 pub use error::{
-    AppendError, CloseError, OpenError, OptionError, Poison, ReadError, RepairError, StorageError,
+    AppendError, CloseError, HoldError, OpenError, OptionError, Poison, ReadError, RepairError, RetireError,
+    StorageError,
 };
 pub use gate::Receipt;
+pub use hold::{Hold, HoldInfo, HoldKind};
 pub use lsn::{LogId, Lsn, SegmentId};
 pub use options::{Create, Durability, Options, Recovery};
 pub use reader::{Cursor, Position, Reader, Record};
 pub use repair::{RepairPlan, plan_repair, repair};
-pub use report::{Ancestor, ExtraFile, RecoveryReport, SurveyReport};
+pub use report::{
+    Ancestor, ExtraFile, KeptBecause, RecoveryReport, RetireReport, RetiredFile, RetiredSegment,
+    StayingSegment, SurveyReport,
+};
 pub use segment::PlaneCount;
 pub use ticket::Ticket;
 pub use verdict::{Finding, Proof, Verdict};

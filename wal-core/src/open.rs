@@ -21,7 +21,8 @@ use crate::options::{Create, Options, Recovery};
 use crate::prepare::{discard, draw_header, draw_log_id};
 use crate::report::{ExtraFile, RecoveryReport, SurveyReport};
 use crate::segment::SegmentHeader;
-use crate::storage::{LockError, Storage, StorageLock};
+use crate::spare::is_fit;
+use crate::storage::{EntryKind, LockError, Storage, StorageLock};
 use crate::survey::{Extra, ExtraKind, Piece, Survey};
 use crate::verdict::Verdict;
 
@@ -113,7 +114,10 @@ impl Opening {
         let copy_needed = self.unclean && survey.last > survey.durable && !survey.chain.is_empty();
         self.sync_what_is_relied_on(&survey)?;
         let (mut control, copy_header) = self.new_epoch(&survey, copy_needed)?;
-        let mut removed = self.remove(&survey.extras)?;
+        let surplus = self.surplus_spares(&survey);
+        let files = survey.spares.iter().filter(|entry| entry.kind == EntryKind::File).count();
+        let spares = u32::try_from(files - surplus.len()).unwrap_or(u32::MAX);
+        let mut removed = self.remove(&[&survey.extras[..], &surplus[..]].concat())?;
 
         let pieces = self.trim_older(&survey)?;
         let base = pieces.first().map_or(survey.next, |piece| piece.base);
@@ -154,6 +158,7 @@ impl Opening {
             copied: copied.filter(|_| !copy_pending),
             copy_pending,
             removed,
+            spares,
             scan: std::time::Duration::ZERO,
             total: std::time::Duration::ZERO,
         };
@@ -243,6 +248,20 @@ impl Opening {
         Ok((control, header))
     }
 
+    /// Spares beyond what the options allow, and files that are named so and not fit.
+    fn surplus_spares(&self, survey: &Survey) -> Vec<Extra> {
+        let files = survey.spares.iter().filter(|entry| entry.kind == EntryKind::File);
+        let mut left = self.options.spares;
+        files
+            .filter(|entry| {
+                let kept = left > 0 && is_fit(entry, self.options.segment_bytes);
+                left -= u32::from(kept);
+                !kept
+            })
+            .map(|entry| Extra { name: entry.name.clone(), row: None, why: ExtraKind::Spare })
+            .collect()
+    }
+
     /// Removes what is no part of the log; a file that cannot be removed stays listed for the next open.
     fn remove(&self, extras: &[Extra]) -> Result<Vec<ExtraFile>, OpenError> {
         let mut removed = Vec::new();
@@ -250,6 +269,8 @@ impl Opening {
             match self.storage.remove(&extra.name) {
                 Ok(()) => removed.push(ExtraFile::new(extra)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                // It stands in nobody's way.
+                Err(_) if extra.why == ExtraKind::Spare => {}
                 Err(error) => return Err(StorageError::new("remove", &extra.name, error).into()),
             }
         }

@@ -24,6 +24,7 @@ use crate::control::ControlFile;
 use crate::copy::PendingCopy;
 use crate::error::{AppendError, Poison, StorageError};
 use crate::frame::{HEADER_BYTES, frame_bytes};
+use crate::hold::Holds;
 use crate::lsn::Lsn;
 use crate::options::{Durability, Options};
 use crate::prepare::{Prepared, SegmentFile};
@@ -34,6 +35,7 @@ use crate::wire::len64;
 mod close;
 mod lead;
 mod polled;
+mod retire;
 mod rotate;
 mod thread;
 
@@ -205,6 +207,8 @@ pub(crate) struct Gate {
     /// There is work for the I/O thread.
     work: Condvar,
     lock: Mutex<Option<Box<dyn StorageLock>>>,
+    pub(crate) holds: Arc<Holds>,
+    retiring: Mutex<()>,
 }
 
 /// Where a new gate begins.
@@ -267,6 +271,8 @@ impl Gate {
             wakers: polled::Wakers::default(),
         };
         Gate {
+            holds: Holds::new(Arc::clone(&chain), &control.state),
+            retiring: Mutex::new(()),
             chain,
             options,
             control: Mutex::new(control),

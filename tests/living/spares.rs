@@ -1,0 +1,239 @@
+//! Spares: which files are kept, how they are written again, and that nothing of their former life is read.
+
+use std::io;
+use std::sync::Arc;
+
+use planewal::storage::{CrashPlan, Fault, FaultStorage, MemStorage, Op};
+use planewal::{Options, RetiredFile, View, Wal};
+
+use crate::retire::is_reused;
+use crate::support::{check_wal, fill, lsn, open, open_with, tiny};
+
+fn spares(disk: &MemStorage) -> Vec<String> {
+    disk.names().into_iter().filter(|name| name.ends_with(".spare")).collect()
+}
+
+fn reused(disk: &MemStorage, wal: &Wal) -> usize {
+    wal.segments().iter().filter(|segment| is_reused(disk, &segment.file)).count()
+}
+
+// faults: B036
+#[test]
+fn a_spare_is_written_again_and_only_its_header() {
+    let disk = MemStorage::new(1);
+    let storage = FaultStorage::new(Arc::new(disk.clone()));
+    let wal = open(Arc::new(storage.clone()));
+    fill(&wal, 20);
+    wal.retire_unchecked(lsn(12)).unwrap();
+    let [spare] = &spares(&disk)[..] else { panic!() };
+    let old = disk.read(spare).unwrap();
+    storage.reset_counts();
+    let newest = wal.segments().last().unwrap().id.number();
+    fill(&wal, wal.segments().last().unwrap().last.unwrap().number() + 6);
+    let made = format!("{:020}.wal", newest + 1);
+    assert!(is_reused(&disk, &made) && spares(&disk).is_empty());
+    let preparing = storage.counts_for(|name| name == format!("{made}.tmp"));
+    assert_eq!(preparing.bytes_written, 4096, "nothing but the header");
+    assert_eq!((preparing.get(Op::Allocate), preparing.get(Op::Create)), (0, 0));
+    // Behind what was written so far the former life lies where it lay.
+    let now = disk.read(&made).unwrap();
+    assert_eq!(now[old.len() - 64..old.len()], old[old.len() - 64..]);
+    assert_ne!(now[56..64], old[56..64], "another file id");
+    // And it is read, told and closed as any other.
+    assert_eq!(check_wal(&wal).1, wal.last().unwrap().number());
+    let view = View::open_on(Arc::new(disk.clone())).unwrap();
+    assert!(view.report().findings.is_empty(), "{:?}", view.report().findings);
+    wal.close().unwrap();
+    let view = View::open_on(Arc::new(disk)).unwrap();
+    assert!(view.report().closed_cleanly && view.report().findings.is_empty());
+}
+
+/// An end before bytes of a former life, at every place where a reused file can end.
+// faults: B001, B020, B024, B029
+#[test]
+fn stale_bytes_are_never_read_and_never_called_damage() {
+    let disk = MemStorage::new(2);
+    let wal = open(Arc::new(disk.clone()));
+    fill(&wal, 20);
+    for number in 21..=60 {
+        fill(&wal, number);
+        wal.retire_unchecked(lsn(number - 10)).unwrap();
+        assert_eq!(wal.seek(lsn(number)).unwrap().last, lsn(number));
+        for plan in [CrashPlan::Nothing, CrashPlan::Everything] {
+            let image = disk.crash(&plan);
+            let view = View::open_on(Arc::new(image.clone())).unwrap();
+            assert_eq!(view.report().last, Some(lsn(number)), "{:?}", view.report());
+            let wal = open(Arc::new(image));
+            assert_eq!(check_wal(&wal).1, number);
+            assert!(wal.recovery().torn_tail.is_none());
+        }
+    }
+    assert!(reused(&disk, &wal) > 0);
+}
+
+/// A mark that reaches into a reused file makes what does not check damage, as anywhere.
+#[test]
+fn damage_in_a_reused_file_is_told_by_proof() {
+    let disk = MemStorage::new(3);
+    let wal = open(Arc::new(disk.clone()));
+    fill(&wal, 20);
+    wal.retire_unchecked(lsn(12)).unwrap();
+    while reused(&disk, &wal) == 0 || wal.segments().last().unwrap().records < 3 {
+        fill(&wal, wal.next().number());
+    }
+    let segment = wal.segments().last().unwrap().clone();
+    assert!(is_reused(&disk, &segment.file));
+    // The second record's frame carries the mark of the first: a bit of the first is damage; of the last it
+    // is torn, and only that one goes.
+    let at = |number| wal.seek(lsn(number)).unwrap().offset;
+    let (first, last) = (segment.base.number(), segment.last.unwrap().number());
+    for header in [true, false] {
+        let image = disk.fork_live();
+        let skip = if header { 2 } else { 100 };
+        assert!(image.flip_bit(&segment.file, (at(first) + skip) * 8));
+        let view = View::open_on(Arc::new(image.clone())).unwrap();
+        assert_eq!(view.report().findings[0].label, "records-damaged");
+        assert!(Wal::open_on(Arc::new(image), tiny()).is_err());
+        let image = disk.fork_live();
+        assert!(image.flip_bit(&segment.file, (at(last) + skip) * 8));
+        let wal = open(Arc::new(image));
+        assert_eq!(check_wal(&wal).1, last - 1);
+        assert_eq!(wal.recovery().torn_tail.is_some(), !header, "without its header it is like stale bytes");
+    }
+}
+
+#[test]
+fn a_hard_linked_file_is_never_written_again() {
+    let disk = MemStorage::new(4);
+    let wal = open(Arc::new(disk.clone()));
+    fill(&wal, 20);
+    // Linked before it is retired: it is removed, and its other name keeps it.
+    disk.link("00000000000000000001.wal", "backup-1").unwrap();
+    let copy = disk.read("backup-1");
+    let report = wal.retire_unchecked(wal.segments()[1].base).unwrap();
+    assert_eq!(report.retired[0].file, RetiredFile::Removed);
+    assert_eq!(disk.read("backup-1"), copy);
+    // Linked while it is a spare: it is left alone.
+    wal.retire_unchecked(lsn(15)).unwrap();
+    let [spare] = &spares(&disk)[..] else { panic!("{:?}", disk.names()) };
+    disk.link(spare, "backup-2").unwrap();
+    let copy = disk.read("backup-2");
+    fill(&wal, 40);
+    assert_eq!((reused(&disk, &wal), disk.read("backup-2")), (0, copy.clone()));
+    wal.close().unwrap();
+    drop(wal);
+    // The next open lets it go.
+    let wal = open(Arc::new(disk.clone()));
+    assert!(wal.recovery().removed.iter().any(|extra| extra.why == "spare" && extra.name == *spare));
+    assert!(spares(&disk).is_empty());
+    assert_eq!(disk.read("backup-2"), copy);
+}
+
+// faults: B023, B032, B033
+#[test]
+fn a_rename_that_fails_costs_a_new_file_and_nothing_else() {
+    for at in 1..=6 {
+        for sticky in [false, true] {
+            let disk = MemStorage::new(5);
+            let storage = FaultStorage::new(Arc::new(disk.clone()));
+            let wal = open(Arc::new(storage.clone()));
+            fill(&wal, 20);
+            let fault = Fault::error(io::ErrorKind::PermissionDenied).at(Op::Rename, at);
+            // Sticky on spares alone: new files can be named.
+            storage.inject(if sticky { fault.on_name(".spare").sticky() } else { fault });
+            let report = wal.retire_unchecked(lsn(12)).unwrap();
+            assert!(!report.retired.is_empty());
+            for _ in 0..20 {
+                // A new file whose name is refused is an error to try again after, as it ever was.
+                let _ = wal.append(0x80, 1, &crate::support::payload(wal.next().number()));
+            }
+            assert!(wal.poisoned().is_none());
+            assert_eq!(check_wal(&wal).1, wal.last().unwrap().number());
+            assert!(wal.last().unwrap() >= lsn(38));
+            wal.close().unwrap();
+        }
+    }
+    // The name that a spare would get is taken by something else.
+    let disk = MemStorage::new(6);
+    let wal = open(Arc::new(disk.clone()));
+    fill(&wal, 20);
+    disk.plant_directory("00000000000000000001.spare");
+    disk.plant_directory("00000000000000000007.spare");
+    let report = wal.retire_unchecked(lsn(12)).unwrap();
+    assert_eq!(report.retired[0].file, RetiredFile::Removed);
+    fill(&wal, 40);
+    wal.close().unwrap();
+    drop(wal);
+    let wal = open(Arc::new(disk));
+    assert_eq!((check_wal(&wal).1, wal.recovery().spares), (40, 0));
+}
+
+// faults: B025, B028, B137
+#[test]
+fn spares_are_bounded_counted_at_open_and_never_leak() {
+    let disk = MemStorage::new(7);
+    for round in 0..50_usize {
+        let options = Options { spares: [3, 0, 8, 1][round % 4], ..tiny() };
+        let fork = disk.fork_live();
+        let wal = open_with(Arc::new(disk.clone()), &options);
+        assert_eq!(wal.recovery().spares as usize, spares(&disk).len());
+        assert!(spares(&disk).len() <= options.spares as usize, "{:?}", spares(&disk));
+        fill(&wal, wal.next().number() + 12);
+        wal.retire_unchecked(wal.next()).unwrap();
+        assert!(spares(&disk).len() <= options.spares as usize);
+        // Every other round the process dies in the middle of it.
+        if round % 2 == 0 {
+            wal.close().unwrap();
+        }
+        drop(wal);
+        drop(fork);
+        assert!(disk.names().len() < 20, "{:?}", disk.names());
+    }
+}
+
+#[test]
+fn ids_in_names_of_spares_count_for_the_next_segment() {
+    let disk = MemStorage::new(8);
+    disk.write("00000000000000000041.spare", b"whatever");
+    let wal = open(Arc::new(disk.clone()));
+    assert!(wal.recovery().created);
+    fill(&wal, 1);
+    assert_eq!(wal.segments()[0].id.number(), 42);
+    assert!(spares(&disk).is_empty() || wal.recovery().spares == 0);
+}
+
+/// What is named as a spare and holds no segment of a known salt is not written over, and goes.
+// faults: B020
+#[test]
+fn a_spare_without_a_header_that_checks_is_not_used() {
+    for garbage in [vec![0xaa; 16 << 10], vec![0; 16 << 10]] {
+        let disk = MemStorage::new(9);
+        disk.write("00000000000000000003.spare", &garbage);
+        let wal = open(Arc::new(disk.clone()));
+        // Opening looks at names and sizes, as cheap as that is; only use needs more.
+        assert_eq!(wal.recovery().spares, 1);
+        fill(&wal, 40);
+        assert_eq!(reused(&disk, &wal), 0);
+        assert!(spares(&disk).is_empty());
+        assert_eq!(check_wal(&wal), (1, 40));
+    }
+}
+
+#[test]
+fn spares_of_another_size_are_not_kept() {
+    let disk = MemStorage::new(10);
+    let wal = open_with(Arc::new(disk.clone()), &Options { segment_bytes: 64 << 10, ..tiny() });
+    // Less than half a segment, then a whole one.
+    fill(&wal, 4);
+    wal.rotate().unwrap();
+    fill(&wal, 80);
+    let report = wal.retire_unchecked(wal.segments()[1].base).unwrap();
+    assert_eq!(report.retired[0].file, RetiredFile::Removed, "too small");
+    let report = wal.retire_unchecked(lsn(60)).unwrap();
+    assert!(matches!(report.retired[0].file, RetiredFile::Spare(_)));
+    drop(wal);
+    // With smaller segments from now on it is too large.
+    let wal = open(Arc::new(disk.clone()));
+    assert_eq!(wal.recovery().spares, 0);
+    assert!(spares(&disk).is_empty());
+}
