@@ -485,3 +485,43 @@ fn a_log_whose_copy_found_no_room_retires_and_goes_on() {
     fill(&wal, 50);
     assert_eq!(check_wal(&wal), (report.first.number(), 50));
 }
+
+/// Without a control file nothing says that the head was retired and not lost; `repair` accepts it, and the
+/// rest reads as before.
+#[test]
+fn a_retired_log_whose_control_file_is_lost_is_repaired() {
+    let disk = MemStorage::new(13);
+    let wal = open(Arc::new(disk.clone()));
+    fill(&wal, 40);
+    let first = wal.retire_unchecked(lsn(20)).unwrap().first;
+    wal.close().unwrap();
+    drop(wal);
+    assert!(disk.remove_file("planewal.ctl"));
+    let view = View::open_on(Arc::new(disk.clone())).unwrap();
+    assert_eq!(view.report().verdict, Verdict::Damaged);
+    planewal::repair(Arc::new(disk.clone())).unwrap();
+    let wal = open(Arc::new(disk));
+    assert_eq!(check_wal(&wal), (first.number(), 40));
+    fill(&wal, 60);
+    assert!(wal.retire_unchecked(lsn(50)).unwrap().first > first);
+    assert_eq!(check_wal(&wal).1, 60);
+}
+
+/// The first segment kept vanishes: what was retired before it is still no loss, and it is.
+#[test]
+fn a_head_that_vanished_is_missed_and_what_was_retired_is_not() {
+    let disk = MemStorage::new(14);
+    let wal = open(Arc::new(disk.clone()));
+    fill(&wal, 40);
+    let first = wal.retire_unchecked(lsn(20)).unwrap().first;
+    let head = wal.segments()[0].clone();
+    wal.close().unwrap();
+    drop(wal);
+    assert!(disk.remove_file(&head.file));
+    let view = View::open_on(Arc::new(disk.clone())).unwrap();
+    let report = view.report();
+    assert_eq!(report.verdict, Verdict::MissingSegment, "{:?}", report.findings);
+    let missing = report.findings.iter().find_map(|finding| finding.missing).unwrap();
+    assert_eq!(missing, (first, head.last.unwrap()));
+    assert!(Wal::open_on(Arc::new(disk), tiny()).is_err());
+}

@@ -237,3 +237,56 @@ fn spares_of_another_size_are_not_kept() {
     assert_eq!(wal.recovery().spares, 0);
     assert!(spares(&disk).is_empty());
 }
+
+/// The new header would have the salt of the old one, by chance: another file id is drawn.
+#[test]
+fn a_salt_is_never_used_twice_for_one_file() {
+    let disk = MemStorage::new(11);
+    let wal = open(Arc::new(disk.clone()));
+    fill(&wal, 20);
+    wal.retire_unchecked(lsn(12)).unwrap();
+    wal.close().unwrap();
+    drop(wal);
+    let [spare] = &spares(&disk)[..] else { panic!() };
+    // What is drawn follows from the seed, so a fork tells which header would be written.
+    let go_on = |disk: &MemStorage| {
+        let wal = open(Arc::new(disk.clone()));
+        fill(&wal, 21);
+        let file = wal.segments().last().unwrap().file.clone();
+        assert!(is_reused(disk, &file));
+        (wal, disk.read(&file).unwrap())
+    };
+    let (_, drawn) = go_on(&disk.fork_live());
+    let mut planted = disk.read(spare).unwrap();
+    planted[..4096].copy_from_slice(&drawn[..4096]);
+    disk.write(spare, &planted);
+    let (wal, now) = go_on(&disk);
+    assert_eq!(now[32..56], drawn[32..56], "the same log and segment");
+    assert_ne!(now[56..64], drawn[56..64]);
+    assert_eq!(check_wal(&wal).1, 21);
+}
+
+/// On a real file system, where links and lengths are what they are.
+#[test]
+fn files_of_a_directory_are_retired_and_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let wal = Wal::open(dir.path(), tiny()).unwrap();
+    fill(&wal, 20);
+    std::fs::hard_link(path("00000000000000000001.wal"), path("backup")).unwrap();
+    let backup = std::fs::read(path("backup")).unwrap();
+    let report = wal.retire_unchecked(lsn(12)).unwrap();
+    let files: Vec<_> = report.retired.iter().map(|gone| &gone.file).collect();
+    assert_eq!(files[0], &RetiredFile::Removed, "somebody else has a name for it");
+    let RetiredFile::Spare(spare) = files[1] else { panic!("{report:?}") };
+    assert!(path(spare).exists());
+    fill(&wal, 40);
+    let reused = |segment: &planewal::SegmentInfo| std::fs::read(path(&segment.file)).unwrap()[28] == 1;
+    assert!(!path(spare).exists() && wal.segments().iter().any(reused));
+    assert_eq!(std::fs::read(path("backup")).unwrap(), backup);
+    wal.close().unwrap();
+    drop(wal);
+    let view = View::open(dir.path()).unwrap();
+    assert!(view.report().closed_cleanly && view.report().findings.is_empty(), "{:?}", view.report());
+    assert_eq!(check_wal(&Wal::open(dir.path(), tiny()).unwrap()).1, 40);
+}
