@@ -187,12 +187,19 @@ impl Opening {
         }
     }
 
-    /// A segment before the newest that its run left unsealed gives back its room and gets its seal.
+    /// A segment before the newest that its run left unsealed gives back its room and gets its seal. So does the
+    /// last that is sealed: of the others each later seal says that theirs is durable, but this one and the cut
+    /// behind it may be in the page cache only, even after a sync that once failed. So it is written anew.
     fn trim_older(&self, survey: &Survey) -> Result<Vec<Piece>, OpenError> {
         let mut pieces = survey.chain.clone();
         let older = pieces.len().saturating_sub(1);
-        for piece in pieces.iter_mut().take(older).filter(|piece| self.unclean && !piece.sealed) {
-            if piece.last <= survey.durable {
+        let last_sealed = pieces.iter().take(older).rposition(|piece| piece.sealed);
+        for (at, piece) in pieces.iter_mut().enumerate().take(older).filter(|_| self.unclean) {
+            let whole = piece.header.is_some() && piece.sieve.is_none() && piece.skips.is_empty();
+            if Some(at) == last_sealed && whole && piece.last <= survey.durable {
+                *piece = piece.cut_at(&*self.storage, piece.end, piece.last)?;
+            }
+            if !piece.sealed && piece.last <= survey.durable {
                 *piece = trim(&*self.storage, piece, piece.last)?;
             }
         }
