@@ -1,10 +1,14 @@
-//! Living with a log: tickets that are waited for, polled, dropped, and left behind.
+//! Living with a log: tickets that are waited for, polled, dropped, and left behind; holds, retirement and spares.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
 mod backup;
 mod follow;
+mod holds;
 mod places;
 mod pressure;
+mod retire;
+mod spares;
+mod support;
 mod tails;
 
 use std::future::Future;
@@ -260,14 +264,14 @@ fn nothing_is_written_once_the_lock_is_gone() {
             assert!(matches!(wal.append(0x80, 1, &[7; 60_000]), Err(AppendError::Full(_))));
         }
         drop(wal);
-        storage.clear_faults();
-        // The lock is free, at once or when the thread's last try is over.
+        // The lock is free, at once or when the thread's last try is over; only then is there room again.
         let other = loop {
             match Wal::open_on(Arc::new(storage.clone()), options.clone()) {
                 Err(planewal::OpenError::Locked { .. }) => std::thread::yield_now(),
                 other => break other.unwrap(),
             }
         };
+        storage.clear_faults();
         let before = storage.mutations();
         assert!(matches!(ticket.wait(), Err(AppendError::Abandoned)));
         assert_eq!(storage.mutations(), before, "written without the lock");

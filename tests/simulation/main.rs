@@ -4,12 +4,14 @@
 //! sets how many seeds run (default 200), `PLANEWAL_SEED=n` runs that one alone and says what it does.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation, missing_docs)]
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use planewal::storage::{CrashPlan, Fault, FaultStorage, MemStorage, Op};
 use planewal::{
-    AppendError, Batch, Cursor, Durability, Lsn, OpenError, Options, ReadError, Verdict, View, Wal,
+    AppendError, Batch, Cursor, Durability, HoldError, HoldKind, Lsn, OpenError, Options, ReadError,
+    RetireError, Verdict, View, Wal,
 };
 
 /// A small generator of its own, so that a seed means the same for ever.
@@ -43,6 +45,10 @@ struct Row {
 #[derive(Default)]
 struct Model {
     rows: Vec<Row>,
+    /// Records below were retired, or may have been.
+    retired: usize,
+    /// Durable holds, as name and first LSN kept.
+    holds: BTreeMap<String, usize>,
     /// Records up to here were handed to the system, or may have been.
     written: usize,
     durable: usize,
@@ -59,6 +65,7 @@ struct World {
     kept: Option<(Cursor, usize)>,
     opens: u64,
     torn: u64,
+    reused: u64,
 }
 
 impl World {
@@ -72,9 +79,21 @@ impl World {
             group_bytes: [4 << 10, 64 << 10][dice.below(2) as usize],
             io_thread: dice.chance(30),
             beacon_idle: std::time::Duration::from_millis(dice.below(2)),
+            spares: dice.below(4) as u32,
             ..Options::default()
         };
-        World { dice, loud, disk, fault, options, model: Model::default(), kept: None, opens: 0, torn: 0 }
+        World {
+            dice,
+            loud,
+            disk,
+            fault,
+            options,
+            model: Model::default(),
+            kept: None,
+            opens: 0,
+            torn: 0,
+            reused: 0,
+        }
     }
 
     fn say(&self, what: impl FnOnce() -> String) {
@@ -115,6 +134,7 @@ impl World {
         self.model.durable = kept;
         self.compare(&wal);
         self.check_cursor(&wal, kept);
+        self.check_holds(&wal);
         wal
     }
 
@@ -130,8 +150,9 @@ impl World {
 
     /// Everything written reads back as it was appended.
     fn compare(&self, wal: &Wal) {
-        let mut reader = wal.read(Lsn::FIRST).unwrap();
-        let mut seen = 0;
+        let mut seen = (wal.first().number() as usize - 1).min(self.model.written);
+        assert!(seen <= self.model.retired, "begins behind {seen}, and {} may go", self.model.retired);
+        let mut reader = wal.read(Lsn::new(seen as u64 + 1).unwrap()).unwrap();
         while let Some(record) = reader.next().unwrap() {
             let row =
                 Row { plane: record.plane, payload: record.payload.to_vec(), ends_batch: record.ends_batch };
@@ -150,6 +171,10 @@ impl World {
                 assert!(read <= kept, "a cursor that has read {read} went on in a log that kept {kept}");
                 assert_eq!(reader.due().number() as usize, read + 1);
             }
+            Err(ReadError::Retired { first, .. }) => {
+                assert!(read + 1 < first.number() as usize && read < self.model.retired);
+                self.kept = None;
+            }
             Err(ReadError::Diverged { .. }) => {
                 assert!(read > kept, "a cursor that has read {read} diverged although {kept} were kept");
                 self.kept = None;
@@ -159,7 +184,9 @@ impl World {
     }
 
     fn keep_cursor(&mut self, wal: &Wal) {
-        let from = 1 + self.dice.below(self.model.written as u64 + 1);
+        // Without a segment nothing is written, and the first LSN is the next.
+        let first = wal.first().number().min(self.model.written as u64 + 1);
+        let from = first + self.dice.below(self.model.written as u64 + 2 - first);
         let mut reader = wal.read(Lsn::new(from).unwrap()).unwrap();
         while reader.next().unwrap().is_some() {}
         self.kept = Some((
@@ -217,6 +244,77 @@ impl World {
             }
             Err(error) => panic!("{error}"),
         }
+    }
+
+    /// Retires up to somewhere, holds or not; answers whether the log is still usable.
+    fn retire(&mut self, wal: &Wal) -> bool {
+        let durable = self.model.durable as u64;
+        if durable == 0 {
+            return true;
+        }
+        let pick = |dice: &mut Dice, from: u64| from + dice.below(durable + 2 - from);
+        let name = format!("hold {}", self.dice.below(3));
+        let first = wal.first().number().min(durable + 1);
+        let (change, outcome) = match self.model.holds.get(&name).copied() {
+            Some(_) if self.dice.chance(50) => (None, wal.release_durable_hold(&name)),
+            Some(at) => {
+                let to = pick(&mut self.dice, at as u64);
+                (Some(to as usize), wal.advance_durable_hold(&name, Lsn::new(to).unwrap()))
+            }
+            None => {
+                let at = pick(&mut self.dice, first);
+                (Some(at as usize), wal.hold_durably(&name, Lsn::new(at).unwrap()))
+            }
+        };
+        match outcome {
+            Ok(()) => {
+                match change {
+                    Some(at) => self.model.holds.insert(name, at),
+                    None => self.model.holds.remove(&name),
+                };
+            }
+            Err(HoldError::Full(_)) => {}
+            Err(HoldError::Poisoned(_)) => {
+                // It is where it was, or where it shall be: the next open tells.
+                self.model.holds.remove(&name);
+                return false;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        let before = pick(&mut self.dice, first);
+        let lowest = self.model.holds.values().copied().min().unwrap_or(usize::MAX);
+        let memory = self.dice.chance(20).then(|| wal.hold("in memory", wal.first()).unwrap());
+        let may_go = lowest.min(before as usize) - 1;
+        self.model.retired = self.model.retired.max(may_go);
+        match wal.retire_unchecked(Lsn::new(before).unwrap()) {
+            Ok(report) => {
+                self.say(|| format!("retired {} segments, first {}", report.retired.len(), report.first));
+                assert_eq!(report.first, wal.first());
+                // A segment without a record can be held by nobody.
+                let with_records = report.retired.iter().filter(|gone| gone.last.is_some()).count();
+                assert!(memory.is_none() || with_records == 0, "held and gone: {report:?}");
+                let last = report.retired.last().and_then(|gone| gone.last).map_or(0, Lsn::number);
+                assert!(last as usize <= may_go, "{last} is gone, and {lowest} is held");
+                true
+            }
+            Err(RetireError::Full(_)) => true,
+            Err(RetireError::Poisoned(_)) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Durable holds survive; one whose change met an error is at either place.
+    fn check_holds(&mut self, wal: &Wal) {
+        let there: BTreeMap<String, usize> = wal
+            .holds()
+            .into_iter()
+            .filter(|hold| hold.kind == HoldKind::Durable)
+            .map(|hold| (hold.name, hold.lsn.number() as usize))
+            .collect();
+        for (name, at) in &self.model.holds {
+            assert_eq!(there.get(name), Some(at), "{name}: {there:?}");
+        }
+        self.model.holds = there;
     }
 
     fn learn(&mut self, wal: &Wal) {
@@ -330,6 +428,16 @@ impl World {
                     self.learn(&wal);
                 }
                 2 => self.keep_cursor(&wal),
+                4 => {
+                    if !self.retire(&wal) {
+                        self.say(|| "poisoned".to_owned());
+                        wal = self.restart(wal);
+                    }
+                    let reused =
+                        |name: &String| self.disk.read(name).is_some_and(|bytes| bytes.get(28) == Some(&1));
+                    let files = self.disk.names().into_iter().filter(|name| name.ends_with(".wal"));
+                    self.reused += files.filter(reused).count() as u64;
+                }
                 3 if self.dice.chance(40) => {
                     let at = 1 + self.dice.below(6);
                     let fault = match self.dice.below(4) {
@@ -369,14 +477,16 @@ fn random_workloads_with_crashes_and_faults_keep_the_promises() {
         return;
     }
     let seeds = std::env::var("PLANEWAL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
-    let (mut opens, mut torn) = (0, 0);
+    let (mut opens, mut torn, mut reused) = (0, 0, 0);
     for seed in 1..=seeds {
         let mut world = World::new(seed, false);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run(400)));
         assert!(outcome.is_ok(), "seed {seed}; run it alone with PLANEWAL_SEED={seed}");
         opens += world.opens;
         torn += world.torn;
+        reused += world.reused;
     }
-    println!("{seeds} seeds, {opens} opens, {torn} torn tails cut");
+    println!("{seeds} seeds, {opens} opens, {torn} torn tails cut, {reused} times a reused file was seen");
+    assert!(reused > 0, "a simulation that never writes a file again proves nothing");
     assert!(torn > 0, "a simulation that never tears a tail proves nothing");
 }

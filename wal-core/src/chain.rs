@@ -296,6 +296,18 @@ impl Chain {
         all.extend(segments.into_iter().map(Arc::new));
     }
 
+    /// Takes the segments before `id` off the chain: they are retired. Readers in them keep what they have open.
+    pub(crate) fn retire_before(&self, id: u64) -> Vec<Arc<Segment>> {
+        let mut segments = self.segments.write();
+        let retired = segments.partition_point(|segment| segment.id < id);
+        segments.drain(..retired).collect()
+    }
+
+    /// Whether a segment is not on the chain any more.
+    pub(crate) fn is_retired(&self, segment: &Segment) -> bool {
+        self.segments.read().first().is_some_and(|first| segment.id < first.id)
+    }
+
     /// The segment behind `id` in the chain's order.
     pub(crate) fn after(&self, id: u64) -> Option<Arc<Segment>> {
         let segments = self.segments.read();

@@ -23,10 +23,12 @@
 //! control file is never written on the append path.
 
 use std::io;
+use std::sync::Arc;
 
 use crate::error::StorageError;
 use crate::io_util::{read_full, write_full};
 use crate::lsn::{Lsn, SegmentId};
+use crate::spare::SpareUse;
 use crate::storage::{Access, Storage, StorageFile};
 use crate::wire::{Cursor, Put, crc, len_usize, len64, padded};
 
@@ -56,7 +58,7 @@ pub(crate) const LOSS_ROWS_MAX: usize = 512;
 pub(crate) const ANCESTOR_ROWS_MAX: usize = 64;
 pub(crate) const HISTORY_ROWS_MAX: usize = 256;
 
-/// Room that upper crates have for their sections.
+/// Room for all sections together.
 pub(crate) const SECTION_BYTES_MAX: usize = 30 << 10;
 
 const _: () = assert!(
@@ -124,7 +126,7 @@ pub(crate) struct CleanClose {
     pub(crate) sealed: bool,
 }
 
-/// Bytes that an upper crate keeps here.
+/// Bytes that an upper crate keeps here, and the durable holds (`hold.rs`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Section {
     pub(crate) tag: u32,
@@ -489,6 +491,8 @@ pub(crate) struct ControlFile {
     generation: u64,
     next_slot: u32,
     pub(crate) state: ControlState,
+    /// Whoever prepares a segment has the control file; so it is counted here what spares are good for.
+    pub(crate) spare_use: Arc<SpareUse>,
 }
 
 impl ControlFile {
@@ -510,7 +514,7 @@ impl ControlFile {
         file.sync().map_err(failed("sync"))?;
         storage.rename(&temporary, CONTROL_NAME).map_err(failed("rename"))?;
         storage.sync_dir().map_err(|error| StorageError::new("sync", storage.describe(), error))?;
-        Ok(ControlFile { file, generation: 2, next_slot: 0, state })
+        Ok(ControlFile { file, generation: 2, next_slot: 0, state, spare_use: Arc::default() })
     }
 
     /// Opens the control file for writing; `slots` are what was read of it.
@@ -523,7 +527,8 @@ impl ControlFile {
             .open(CONTROL_NAME, Access::ReadWrite)
             .map_err(|error| StorageError::new("open", CONTROL_NAME, error))?;
         let generation = slots.newest().map_or(0, |(generation, _)| generation);
-        Ok(ControlFile { file, generation, next_slot: slots.older(), state })
+        let next_slot = slots.older();
+        Ok(ControlFile { file, generation, next_slot, state, spare_use: Arc::default() })
     }
 
     /// Writes the state to one slot, the older, and syncs it.

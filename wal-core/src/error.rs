@@ -221,7 +221,8 @@ pub enum AppendError {
 
 /// Why reading stopped. After [`ReadError::Lost`] and [`ReadError::NotKept`] the next call goes on behind the
 /// gap; [`ReadError::Storage`] may pass; the others stay. `Retired`, `Ahead`, `OtherLog` and `Diverged` come
-/// from where a reader starts, `Diverged` also from a view's reader that had to look again.
+/// from where a reader starts, `Diverged` also from a view's reader that had to look again. A reader that
+/// retirement overtakes on its way is told the gap as `NotKept`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -237,8 +238,8 @@ pub enum ReadError {
         /// The last LSN lost.
         last: Lsn,
     },
-    /// Records that a sieve dropped or that were retired in the middle. Told once; the next call
-    /// goes on behind them.
+    /// Records that a sieve dropped, or that were retired while the reader was on its way to them. Told
+    /// once; the next call goes on behind them.
     #[error("LSN {first} to {last} are not kept any more")]
     NotKept {
         /// The first LSN not kept.
@@ -316,6 +317,94 @@ pub enum CloseError {
     /// The clean-close proof could not be written. The records are durable; the next open will scan.
     #[error("the records are durable, but the clean close was not written: {0}")]
     Storage(#[from] StorageError),
+}
+
+/// Why a hold was not taken, moved or released. Nothing has changed, unless it is [`HoldError::Poisoned`]:
+/// then the next open tells.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HoldError {
+    /// A hold names the first LSN kept, so it may be one above the durable mark and no more: what lies
+    /// beyond may still go with a loss of power.
+    #[error("a hold at LSN {lsn}, and it may be at most {most}, which is one above what is durable")]
+    Ahead {
+        /// The LSN asked for.
+        lsn: Lsn,
+        /// The highest that may be held now.
+        most: Lsn,
+    },
+    /// What was to be kept is gone, or going.
+    #[error("LSN {lsn} is not kept any more; the log begins with LSN {first}")]
+    Retired {
+        /// The LSN asked for.
+        lsn: Lsn,
+        /// The first that can be held.
+        first: Lsn,
+    },
+    /// Holds move forwards only.
+    #[error("the hold is at LSN {at} and does not go back to {lsn}")]
+    Backwards {
+        /// The LSN asked for.
+        lsn: Lsn,
+        /// Where the hold is.
+        at: Lsn,
+    },
+    /// The name is empty or too long.
+    #[error("a hold's name of {bytes} bytes, and it has to be 1 to {limit}")]
+    Name {
+        /// Bytes of the name given.
+        bytes: u64,
+        /// The most that a name may have.
+        limit: u64,
+    },
+    /// There is a durable hold of that name already; it may be advanced or released.
+    #[error("there is a durable hold {name:?} already, at LSN {at}")]
+    Exists {
+        /// The name.
+        name: String,
+        /// Where it is.
+        at: Lsn,
+    },
+    /// There is no durable hold of that name.
+    #[error("there is no durable hold {name:?}")]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// No more durable holds fit into the control file.
+    #[error("{limit} durable holds are there, and there are no more")]
+    TooMany {
+        /// The most that there may be.
+        limit: u64,
+    },
+    /// The durable holds on disk cannot be read, so none is changed. Everything is held.
+    #[error("the durable holds of this log cannot be read, so everything is held")]
+    Unreadable,
+    /// No room to write it down.
+    #[error("no room: {0}")]
+    Full(#[source] StorageError),
+    /// A write or sync failed, now or before.
+    #[error("the log is poisoned: {0}")]
+    Poisoned(Arc<Poison>),
+    /// The log was closed.
+    #[error("the log is closed")]
+    Closed,
+}
+
+/// Why nothing, or not all that was decided, was retired.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RetireError {
+    /// No room to write down where the log begins. Nothing has gone; the same call may be tried again.
+    #[error("no room: {0}")]
+    Full(#[source] StorageError),
+    /// A write or sync failed, now or before. If it was now, opening the log again tells where it begins, and
+    /// removes what was retired and is still there. No record at or above `before` is touched.
+    #[error("the log is poisoned: {0}")]
+    Poisoned(Arc<Poison>),
+    /// The log was closed.
+    #[error("the log is closed")]
+    Closed,
 }
 
 /// Why a log was not repaired. Nothing was changed, unless it is [`RepairError::Storage`] or

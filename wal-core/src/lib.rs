@@ -61,6 +61,11 @@
 //! [`Follow`] reads a log that another process writes, by looking again and again, and gives only what is
 //! proved durable.
 //!
+//! # Letting go
+//!
+//! [`Wal::retire_unchecked`] takes away whole segments at the head of the chain. What a [`Hold`], in memory
+//! or durable by name, reaches into stays. Which records are still needed is the caller's to know.
+//!
 //! # After a crash
 //!
 //! Opening surveys the whole log and comes to a [`Verdict`] with its [`Proof`]. A torn tail is cut, and
@@ -116,6 +121,7 @@ mod frame;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 mod gate;
+mod hold;
 mod io_util;
 mod lsn;
 mod open;
@@ -129,6 +135,7 @@ mod restore;
 mod scan;
 mod scout;
 mod segment;
+mod spare;
 mod stats;
 pub mod storage;
 mod survey;
@@ -144,17 +151,21 @@ pub use backup::BackupReport;
 pub use batch::Batch;
 pub use chain::SegmentInfo;
 pub use error::{
-    AppendError, BackupError, CloseError, NoRoom, OpenError, OptionError, Poison, ReadError, RepairError,
-    RestoreError, StorageError,
+    AppendError, BackupError, CloseError, HoldError, NoRoom, OpenError, OptionError, Poison, ReadError,
+    RepairError, RestoreError, RetireError, StorageError,
 };
 pub use follow::Follow;
 pub use gate::Receipt;
+pub use hold::{Hold, HoldInfo, HoldKind};
 pub use lsn::{LogId, Lsn, SegmentId};
 pub use options::{Create, Durability, Options, Recovery};
 pub use permit::Permit;
 pub use reader::{Cursor, Position, Reader, Record};
 pub use repair::{RepairPlan, plan_repair, repair};
-pub use report::{Ancestor, ExtraFile, RecoveryReport, SurveyReport};
+pub use report::{
+    Ancestor, ExtraFile, KeptBecause, RecoveryReport, RetireReport, RetiredFile, RetiredSegment,
+    StayingSegment, SurveyReport,
+};
 pub use restore::{RestoreReport, restore};
 pub use segment::PlaneCount;
 pub use stats::{FullDisk, Histogram, InFlight, Metric, Stats};

@@ -21,7 +21,8 @@ use crate::options::{Create, Options, Recovery};
 use crate::prepare::{discard, draw_header, draw_log_id};
 use crate::report::{ExtraFile, RecoveryReport, SurveyReport};
 use crate::segment::SegmentHeader;
-use crate::storage::{LockError, Storage, StorageLock};
+use crate::spare::is_fit;
+use crate::storage::{EntryKind, LockError, Storage, StorageLock};
 use crate::survey::{Extra, ExtraKind, Piece, Survey};
 use crate::verdict::Verdict;
 
@@ -113,7 +114,10 @@ impl Opening {
         let copy_needed = self.unclean && survey.last > survey.durable && !survey.chain.is_empty();
         self.sync_what_is_relied_on(&survey)?;
         let (mut control, copy_header) = self.new_epoch(&survey, copy_needed)?;
-        let mut removed = self.remove(&survey.extras)?;
+        let surplus = self.surplus_spares(&survey);
+        let files = survey.spares.iter().filter(|entry| entry.kind == EntryKind::File).count();
+        let spares = u32::try_from(files - surplus.len()).unwrap_or(u32::MAX);
+        let mut removed = self.remove(&[&survey.extras[..], &surplus[..]].concat())?;
 
         let pieces = self.trim_older(&survey)?;
         let base = pieces.first().map_or(survey.next, |piece| piece.base);
@@ -154,6 +158,7 @@ impl Opening {
             copied: copied.filter(|_| !copy_pending),
             copy_pending,
             removed,
+            spares,
             scan: std::time::Duration::ZERO,
             total: std::time::Duration::ZERO,
         };
@@ -182,12 +187,19 @@ impl Opening {
         }
     }
 
-    /// A segment before the newest that its run left unsealed gives back its room and gets its seal.
+    /// A segment before the newest that its run left unsealed gives back its room and gets its seal. So does the
+    /// last that is sealed: of the others each later seal says that theirs is durable, but this one and the cut
+    /// behind it may be in the page cache only, even after a sync that once failed. So it is written anew.
     fn trim_older(&self, survey: &Survey) -> Result<Vec<Piece>, OpenError> {
         let mut pieces = survey.chain.clone();
         let older = pieces.len().saturating_sub(1);
-        for piece in pieces.iter_mut().take(older).filter(|piece| self.unclean && !piece.sealed) {
-            if piece.last <= survey.durable {
+        let last_sealed = pieces.iter().take(older).rposition(|piece| piece.sealed);
+        for (at, piece) in pieces.iter_mut().enumerate().take(older).filter(|_| self.unclean) {
+            let whole = piece.header.is_some() && piece.sieve.is_none() && piece.skips.is_empty();
+            if Some(at) == last_sealed && whole && piece.last <= survey.durable {
+                *piece = piece.cut_at(&*self.storage, piece.end, piece.last)?;
+            }
+            if !piece.sealed && piece.last <= survey.durable {
                 *piece = trim(&*self.storage, piece, piece.last)?;
             }
         }
@@ -243,6 +255,20 @@ impl Opening {
         Ok((control, header))
     }
 
+    /// Spares beyond what the options allow, and files that are named so and not fit.
+    fn surplus_spares(&self, survey: &Survey) -> Vec<Extra> {
+        let files = survey.spares.iter().filter(|entry| entry.kind == EntryKind::File);
+        let mut left = self.options.spares;
+        files
+            .filter(|entry| {
+                let kept = left > 0 && is_fit(entry, self.options.segment_bytes);
+                left -= u32::from(kept);
+                !kept
+            })
+            .map(|entry| Extra { name: entry.name.clone(), row: None, why: ExtraKind::Spare })
+            .collect()
+    }
+
     /// Removes what is no part of the log; a file that cannot be removed stays listed for the next open.
     fn remove(&self, extras: &[Extra]) -> Result<Vec<ExtraFile>, OpenError> {
         let mut removed = Vec::new();
@@ -250,6 +276,8 @@ impl Opening {
             match self.storage.remove(&extra.name) {
                 Ok(()) => removed.push(ExtraFile::new(extra)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                // It stands in nobody's way.
+                Err(_) if extra.why == ExtraKind::Spare => {}
                 Err(error) => return Err(StorageError::new("remove", &extra.name, error).into()),
             }
         }

@@ -8,6 +8,7 @@ use crate::error::OptionError;
 use crate::frame::PAYLOAD_BYTES_MAX;
 use crate::lsn::LogId;
 use crate::segment::LABEL_BYTES_MAX;
+use crate::spare::SPARES_MAX;
 use crate::storage::Allocation;
 
 /// How safe an appended record is when the call returns.
@@ -73,6 +74,10 @@ pub struct Options {
     pub preparation: Allocation,
     /// Room made at a time, 4 KiB to 64 MiB; with less than this free, as much as is needed. Default: 1 MiB.
     pub prepare_bytes: u64,
+    /// Files of retired segments that are kept to be written again, 0 to 8: a new segment needs no new room then,
+    /// and no zeros are written. Kept is only a file with one hard link, not larger than `segment_bytes` and not
+    /// smaller than half of it. Default: 1.
+    pub spares: u32,
     /// How long after the last durable commit a beacon proves it to later readers, up to 60 s; zero: never. A
     /// beacon is written and not synced, and makes nothing durable. Default: 10 ms.
     pub beacon_idle: Duration,
@@ -96,6 +101,7 @@ impl Default for Options {
             recovery: Recovery::default(),
             preparation: Allocation::default(),
             prepare_bytes: 1 << 20,
+            spares: 1,
             beacon_idle: Duration::from_millis(10),
             io_thread: true,
         }
@@ -121,6 +127,7 @@ impl Options {
         within("group_bytes", self.group_bytes, 4 << 10, 16 << 20)?;
         within("staging_bytes", self.staging_bytes, 64 << 10, 1 << 30)?;
         within("prepare_bytes", self.prepare_bytes, 4 << 10, 64 << 20)?;
+        within("spares", self.spares.into(), 0, SPARES_MAX.into())?;
         if self.beacon_idle > Duration::from_secs(60) {
             return Err(OptionError {
                 option: "beacon_idle",
@@ -161,6 +168,7 @@ mod tests {
             Options { group_bytes: 1, ..Options::default() },
             Options { staging_bytes: (64 << 10) - 1, ..Options::default() },
             Options { prepare_bytes: 0, ..Options::default() },
+            Options { spares: 9, ..Options::default() },
             Options { beacon_idle: Duration::from_secs(61), ..Options::default() },
             Options { label: "x".repeat(64), ..Options::default() },
             Options { preparation: Allocation::Sparse, ..Options::default() },

@@ -4,6 +4,7 @@
 //! and memory is bounded by one window and the largest group. Where the log does not check, the
 //! reader says so and never goes on silently.
 
+use std::io;
 use std::sync::Arc;
 
 use crate::chain::{Chain, Segment};
@@ -12,7 +13,7 @@ use crate::frame::{FrameKind, RawRecord, RawRecords};
 use crate::lsn::{LogId, Lsn, SegmentId};
 use crate::scan::{SCAN_CHUNK_BYTES, SEEK_CHUNK_BYTES, Step, Stop, Walk, Window, read_seal};
 use crate::segment::IndexRow;
-use crate::storage::{Access, Storage};
+use crate::storage::{Access, Storage, StorageFile};
 use crate::verdict::{Finding, Place, Proof, Verdict};
 use crate::wire::{Cursor as ByteCursor, Put, crc, len64};
 
@@ -122,6 +123,9 @@ pub struct Reader {
     looked_at: Option<u64>,
 }
 
+/// How often a log is looked at again before it is taken as it is.
+const LOOKS: u32 = 8;
+
 /// Surveys a log anew.
 pub(crate) type LookAgain = fn(&Arc<dyn Storage>) -> Option<Chain>;
 
@@ -230,7 +234,18 @@ impl Reader {
             return Ok(false);
         };
         self.looked_at = Some(self.due);
-        let Some(chain) = look_again(&self.chain.storage) else { return Ok(false) };
+        for _ in 0..LOOKS {
+            let Some(chain) = look_again(&self.chain.storage) else { return Ok(false) };
+            match self.go_on_in(chain) {
+                // Retired between the look and the reading: the next look knows.
+                Err(ReadError::Storage(error)) if error.source.kind() == io::ErrorKind::NotFound => {}
+                outcome => return outcome.map(|()| true),
+            }
+        }
+        Ok(false)
+    }
+
+    fn go_on_in(&mut self, chain: Chain) -> Result<(), ReadError> {
         let read = self.due - 1;
         let log_id = self.chain.log_id();
         if let Some((row, read)) = chain.diverged(log_id, self.epoch, read).zip(Lsn::new(read)) {
@@ -245,8 +260,7 @@ impl Reader {
         self.chain = Arc::new(chain);
         self.broken = None;
         self.place = None;
-        self.enter(self.due)?;
-        Ok(true)
+        self.enter(self.due)
     }
 
     /// The next record; `None` when everything that is written has been read. A reader of a [`Wal`] can be
@@ -280,6 +294,8 @@ impl Reader {
             match self.next_frame() {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
+                // Retired meanwhile: what is missing is told before the first record that is kept.
+                Err(ReadError::Retired { .. }) => self.place = None,
                 Err(error @ (ReadError::Broken(_) | ReadError::Storage(_))) => {
                     if !self.refresh()? {
                         return Err(error);
@@ -384,11 +400,7 @@ impl Reader {
     }
 
     fn open(&self, segment: Arc<Segment>, offset: u64) -> Result<PlaceInSegment, ReadError> {
-        let file = self
-            .chain
-            .storage
-            .open(&segment.name, Access::Read)
-            .map_err(|error| StorageError::new("open", &segment.name, error))?;
+        let file = open_segment(&self.chain, &segment, self.due)?;
         let (_, end) = segment.reach();
         let window = Window::new(Arc::from(file), end, SCAN_CHUNK_BYTES);
         let mut walk = Walk::new(window, segment.salt, offset);
@@ -489,9 +501,11 @@ impl Reader {
             self.broken = Some(finding.clone());
             return Err(ReadError::Broken(Box::new(finding)));
         }
-        self.frame_due = base;
+        let retired = base > due && self.chain.first() == Some(base) && self.chain.lost(due).is_none();
         self.place = Some(self.open(next, start)?);
+        self.frame_due = base;
         match self.miss_up_to(base) {
+            Some(ReadError::Lost { first, last }) if retired => Err(ReadError::NotKept { first, last }),
             Some(ReadError::Lost { first, last }) if sieved_to > due => {
                 Err(ReadError::NotKept { first, last })
             }
@@ -522,6 +536,17 @@ impl Reader {
     }
 }
 
+/// Opens a segment's file. It may have been retired since it was looked up: then the log begins behind it.
+fn open_segment(chain: &Chain, segment: &Segment, due: u64) -> Result<Box<dyn StorageFile>, ReadError> {
+    chain.storage.open(&segment.name, Access::Read).map_err(|error| {
+        let first = chain.first().filter(|_| chain.is_retired(segment)).and_then(Lsn::new);
+        match Lsn::new(due).zip(first) {
+            Some((wanted, first)) => ReadError::Retired { wanted, first },
+            None => StorageError::new("open", &segment.name, error).into(),
+        }
+    })
+}
+
 /// The index row at or before `lsn`, from memory or from the seal.
 fn locate(chain: &Chain, segment: &Segment, lsn: u64) -> Result<Option<IndexRow>, ReadError> {
     if segment.sieved || !segment.skips.is_empty() {
@@ -532,10 +557,7 @@ fn locate(chain: &Chain, segment: &Segment, lsn: u64) -> Result<Option<IndexRow>
     if !sealed {
         return Ok(row);
     }
-    let file = chain
-        .storage
-        .open(&segment.name, Access::Read)
-        .map_err(|error| StorageError::new("open", &segment.name, error))?;
+    let file = open_segment(chain, segment, lsn)?;
     let seal = read_seal(&Arc::from(file), segment.salt, end)
         .map_err(|error| StorageError::new("read", &segment.name, error))?;
     Ok(seal.and_then(|seal| seal.index.find(lsn)))
@@ -556,10 +578,7 @@ pub(crate) fn seek(chain: &Arc<Chain>, lsn: Lsn) -> Result<Position, ReadError> 
     };
     let from =
         locate(chain, &segment, wanted)?.unwrap_or(IndexRow { lsn: segment.base, offset: segment.start });
-    let file = chain
-        .storage
-        .open(&segment.name, Access::Read)
-        .map_err(|error| StorageError::new("open", &segment.name, error))?;
+    let file = open_segment(chain, &segment, wanted)?;
     let (_, end) = segment.reach();
     let mut walk = Walk::new(Window::new(Arc::from(file), end, SEEK_CHUNK_BYTES), segment.salt, from.offset);
     let mut offset = from.offset;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::chain::{Segment, SegmentInfo};
 use crate::control::lost_ranges;
+use crate::hold::HoldInfo;
 use crate::lsn::{LogId, Lsn, SegmentId};
 use crate::survey::{Extra, Survey};
 use crate::verdict::{Finding, Proof, Verdict};
@@ -40,6 +41,8 @@ pub struct SurveyReport {
     pub unlisted_findings: u64,
     /// Files that are no part of the log any more.
     pub extras: Vec<ExtraFile>,
+    /// Names of the files of retired segments that are kept to be written again.
+    pub spares: Vec<String>,
     /// LSN ranges that `repair` gave up.
     pub lost: Vec<(Lsn, Lsn)>,
     /// The logs that this one branched from, oldest first.
@@ -56,7 +59,7 @@ pub struct SurveyReport {
 pub struct ExtraFile {
     /// Its name.
     pub name: String,
-    /// `temporary`, `unused`, `abandoned` or `leftover`.
+    /// `temporary`, `unused`, `abandoned`, `leftover` or `spare` (one that is too many or not fit for use).
     pub why: &'static str,
 }
 
@@ -95,6 +98,7 @@ impl SurveyReport {
             findings: survey.findings.clone(),
             unlisted_findings: survey.unlisted,
             extras: survey.extras.iter().map(ExtraFile::new).collect(),
+            spares: survey.spares.iter().map(|entry| entry.name.clone()).collect(),
             lost: control.map_or_else(Vec::new, |control| lost_ranges(control.losses.iter(), Vec::new())),
             ancestors: control.map_or_else(Vec::new, |control| {
                 control
@@ -139,8 +143,83 @@ pub struct RecoveryReport {
     pub copy_pending: bool,
     /// Files that were removed.
     pub removed: Vec<ExtraFile>,
+    /// Spares that were found and kept.
+    pub spares: u32,
     /// Time for the survey.
     pub scan: Duration,
     /// Time for all of opening.
     pub total: Duration,
+}
+
+/// What a call to retire did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RetireReport {
+    /// What went, oldest first.
+    pub retired: Vec<RetiredSegment>,
+    /// Bytes of the files that were removed or kept as spares.
+    pub bytes: u64,
+    /// The first LSN that is kept now, or the next one to come if there is none.
+    pub first: Lsn,
+    /// The first segment that stayed, and why; `None` if the log has no segment.
+    pub stays: Option<StayingSegment>,
+}
+
+/// A segment that was retired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RetiredSegment {
+    /// Its id.
+    pub id: SegmentId,
+    /// The LSN of its first record.
+    pub base: Lsn,
+    /// The LSN of its last record; `None` if it had none.
+    pub last: Option<Lsn>,
+    /// Bytes of its file.
+    pub bytes: u64,
+    /// What became of its file.
+    pub file: RetiredFile,
+}
+
+/// What became of the file of a retired segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RetiredFile {
+    /// It was removed.
+    Removed,
+    /// It is kept under this name, to be written again.
+    Spare(String),
+    /// It could be neither renamed nor removed, for this reason, and is no part of the log all the same. The
+    /// next open removes it.
+    LeftBehind(String),
+}
+
+/// The first segment that stayed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StayingSegment {
+    /// Its id.
+    pub id: SegmentId,
+    /// The LSN of its first record.
+    pub base: Lsn,
+    /// The LSN of its last record; `None` while it has none.
+    pub last: Option<Lsn>,
+    /// Bytes of its file.
+    pub bytes: u64,
+    /// Why it stayed.
+    pub why: KeptBecause,
+}
+
+/// Why a segment stayed, the first reason that applies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeptBecause {
+    /// It is the newest: its end is not linked yet.
+    Newest,
+    /// Its seal is not written, or no record of its successor is durable yet.
+    NotFinished,
+    /// It holds records at or above the LSN up to which was to be retired.
+    NotBefore,
+    /// A hold reaches into it: the lowest of all.
+    Held(HoldInfo),
 }

@@ -115,7 +115,14 @@ impl View {
     /// # Errors
     /// [`ReadError::Ahead`], [`ReadError::Retired`], [`ReadError::Lost`] or [`ReadError::Broken`] if it is not to be had.
     pub fn seek(&self, lsn: Lsn) -> Result<Position, ReadError> {
-        seek(&self.chain, lsn)
+        match seek(&self.chain, lsn) {
+            // Retired since the view was opened.
+            Err(ReadError::Storage(error)) if error.source.kind() == io::ErrorKind::NotFound => {
+                let now = look_again(&self.chain.storage).map_or_else(|| Arc::clone(&self.chain), Arc::new);
+                seek(&now, lsn)
+            }
+            outcome => outcome,
+        }
     }
 }
 

@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use crate::batch::{Batch, Single};
 use crate::chain::{Chain, SegmentInfo};
-use crate::error::{AppendError, CloseError, OpenError, Poison, ReadError, StorageError};
+use crate::error::{
+    AppendError, CloseError, HoldError, OpenError, Poison, ReadError, RetireError, StorageError,
+};
 use crate::gate::{ForRoom, Gate, Receipt};
+use crate::hold::{Change, Hold, HoldInfo};
 use crate::lsn::{LogId, Lsn};
 use crate::open::open;
 use crate::options::{Create, Durability, Options};
 use crate::permit::Permit;
 use crate::reader::{Cursor, Position, Reader, seek};
-use crate::report::RecoveryReport;
+use crate::report::{RecoveryReport, RetireReport};
 use crate::stats::Stats;
 use crate::storage::{FsStorage, Storage};
 use crate::tail::Tail;
@@ -320,6 +323,65 @@ impl Wal {
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         self.gate().chain.segments().iter().filter_map(|segment| segment.info()).collect()
+    }
+
+    /// Keeps the log from `lsn` on, for as long as the guard lives. It does not survive the process. Names are
+    /// 1 to 63 bytes and need not differ.
+    ///
+    /// # Errors
+    /// [`HoldError::Ahead`] above `durable()` + 1, [`HoldError::Retired`] below the first LSN kept, [`HoldError::Name`].
+    pub fn hold(&self, name: &str, lsn: Lsn) -> Result<Hold, HoldError> {
+        self.gate().holds.take(name, lsn)
+    }
+
+    /// Keeps the log from `lsn` on until [`release_durable_hold`](Self::release_durable_hold), over restarts. When
+    /// this returns, a loss of power does not lose it. There are at most 64, with names of 1 to 63 bytes that differ.
+    ///
+    /// # Errors
+    /// As [`Wal::hold`], and [`HoldError::Exists`], [`HoldError::TooMany`], [`HoldError::Unreadable`],
+    /// [`HoldError::Full`], [`HoldError::Poisoned`], [`HoldError::Closed`].
+    pub fn hold_durably(&self, name: &str, lsn: Lsn) -> Result<(), HoldError> {
+        self.gate().change_hold(name, Change::Take(lsn))
+    }
+
+    /// Moves a durable hold forwards, durably. It counts where it was until this returns; after a crash meanwhile
+    /// it is at either place.
+    ///
+    /// # Errors
+    /// [`HoldError::Unknown`], [`HoldError::Backwards`], and as [`Wal::hold_durably`].
+    pub fn advance_durable_hold(&self, name: &str, lsn: Lsn) -> Result<(), HoldError> {
+        self.gate().change_hold(name, Change::Advance(lsn))
+    }
+
+    /// Lets go of a durable hold, durably.
+    ///
+    /// # Errors
+    /// [`HoldError::Unknown`], and as [`Wal::hold_durably`].
+    pub fn release_durable_hold(&self, name: &str) -> Result<(), HoldError> {
+        self.gate().change_hold(name, Change::Release)
+    }
+
+    /// Every hold: the durable ones first, by name.
+    #[must_use]
+    pub fn holds(&self) -> Vec<HoldInfo> {
+        self.gate().holds.list()
+    }
+
+    /// Retires the segments at the head of the log whose last LSN is below `before`, as far as they are
+    /// finished (the closing sync has returned, and a record behind them is durable) and no hold reaches into
+    /// them. The newest segment always stays. The report says what went, and what stayed first and why.
+    ///
+    /// *Unchecked*: whether anybody still needs the records is not asked. A database asks the planes first,
+    /// which is what `planewal-recycle` is for.
+    ///
+    /// When this returns, the records are gone for good. After a crash meanwhile each segment is there or
+    /// gone, and whatever is there begins at a segment's first record. It needs no free space. A reader in a
+    /// retired segment may read on to its end, and is then told the gap as [`ReadError::NotKept`].
+    ///
+    /// # Errors
+    /// See [`RetireError`].
+    pub fn retire_unchecked(&self, before: Lsn) -> Result<RetireReport, RetireError> {
+        self.gate().retire(before)
     }
 
     /// Ends the current segment, writing what is staged: the next group begins a new one. What was appended

@@ -52,6 +52,7 @@ fn machine(out: &mut Out, report: &SurveyReport) -> Result<(), Failure> {
         "unlisted_findings": report.unlisted_findings,
         "lost": ranges_json(&report.lost),
         "extras": extras_json(&report.extras),
+        "spares": report.spares,
         "ancestors": ancestors_json(&report.ancestors),
     }))
 }
@@ -76,6 +77,9 @@ fn human(out: &mut Out, report: &SurveyReport) -> Result<(), Failure> {
     }
     for extra in &report.extras {
         out.field("no part of it", format_args!("{}: {}", extra.name, extra.why))?;
+    }
+    for spare in &report.spares {
+        out.field("spare", spare)?;
     }
     render::lost(out, &report.lost)?;
     render::findings(out, report)

@@ -36,6 +36,7 @@ pub fn frame_parser(data: &[u8]) {
     }
     bodies(bytes, offset);
     pages(bytes);
+    assert!(crate::hold::section_has_one_form(bytes), "durable holds have one form");
     if let Some(cursor) = Cursor::from_bytes(bytes) {
         assert_eq!(cursor.to_bytes(), bytes, "a cursor has one form");
     }

@@ -34,7 +34,7 @@ pub(super) struct Others<'a> {
 const LOCK_NAME: &str = "planewal.lock";
 
 /// Names that a file may get by mistake.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "00000000000000000001.wal",
     "00000000000000000002.wal",
     "00000000000000000003.wal",
@@ -45,6 +45,7 @@ const NAMES: [&str; 10] = [
     "planewal.ctl.tmp",
     "00000000000000000012.wal.aside-1",
     "planewal.ctl",
+    "00000000000000000006.spare",
 ];
 
 /// Does what the choices say until they end.

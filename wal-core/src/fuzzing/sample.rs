@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Choices;
 use crate::segment::{HeaderPage, SegmentHeader};
+use crate::spare::spare_id;
 use crate::storage::MemStorage;
 use crate::{Batch, Durability, Lsn, Options, SegmentId, Wal, repair};
 
@@ -239,10 +240,11 @@ pub(super) fn random(choices: &mut Choices<'_>) -> Sample {
     sample
 }
 
-/// Puts a creation time into every segment header that checks: the one field of a log that does not
+/// Puts a creation time into every segment header that checks, those of spares among them: the one field of a log that does not
 /// follow from the seed of its storage.
 pub fn set_creation_time(storage: &MemStorage, created_ns: u64) {
-    for name in storage.names().iter().filter(|name| SegmentId::from_file_name(name).is_some()) {
+    let has_header = |name: &&String| SegmentId::from_file_name(name).is_some() || spare_id(name).is_some();
+    for name in storage.names().iter().filter(has_header) {
         let Some(mut bytes) = storage.read(name) else { continue };
         if let HeaderPage::Valid(header) = SegmentHeader::check(&bytes) {
             let page = SegmentHeader { created_ns, ..header }.encode();

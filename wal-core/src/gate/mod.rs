@@ -25,6 +25,7 @@ use crate::control::ControlFile;
 use crate::copy::PendingCopy;
 use crate::error::{AppendError, NoRoom, Poison, StorageError};
 use crate::frame::{HEADER_BYTES, frame_bytes};
+use crate::hold::Holds;
 use crate::lsn::Lsn;
 use crate::options::{Durability, Options};
 use crate::prepare::{Prepared, SegmentFile};
@@ -37,6 +38,7 @@ use crate::wire::len64;
 mod close;
 mod lead;
 mod polled;
+mod retire;
 mod rotate;
 mod stage;
 mod sync;
@@ -304,6 +306,8 @@ pub(crate) struct Gate {
     work: Condvar,
     lock: Mutex<Option<Box<dyn StorageLock>>>,
     pub(crate) counters: Counters,
+    pub(crate) holds: Arc<Holds>,
+    retiring: Mutex<()>,
 }
 
 /// Where a new gate begins.
@@ -375,6 +379,8 @@ impl Gate {
             allocation: options.preparation,
         };
         Gate {
+            holds: Holds::new(Arc::clone(&chain), &control.state),
+            retiring: Mutex::new(()),
             chain,
             options,
             control: Mutex::new(control),

@@ -32,6 +32,7 @@ impl Surveyor<'_> {
             log_id: self.log_id,
             chain: pieces,
             extras: self.extras,
+            spares: self.spares,
             findings: judged.findings,
             unlisted: judged.unlisted + self.unnoted,
             losses: judged.losses,

@@ -13,6 +13,7 @@ use crate::frame::Salt;
 use crate::lsn::SegmentId;
 use crate::scan::{FrameAt, SCAN_CHUNK_BYTES, Walk, Window};
 use crate::segment::{HEADER_PAGE_BYTES, Link, Sieve};
+use crate::spare::{spare_id, spares};
 use crate::storage::{Access, Entry, EntryKind, Storage, StorageFile};
 use crate::verdict::{Finding, Place, Proof, Verdict};
 use heads::{Head, Member};
@@ -53,6 +54,8 @@ pub(crate) enum ExtraKind {
     Abandoned,
     /// Retired, or inside the run of a stand-in.
     Leftover,
+    /// A spare that is too many, or not fit to be written again.
+    Spare,
 }
 
 /// What a directory says about its log.
@@ -64,6 +67,8 @@ pub(crate) struct Survey {
     /// Oldest first, ending with the piece that holds the last record kept.
     pub(crate) chain: Vec<Piece>,
     pub(crate) extras: Vec<Extra>,
+    /// Files that are named as spares, whatever they are, oldest first.
+    pub(crate) spares: Vec<Entry>,
     pub(crate) findings: Vec<Finding>,
     /// Findings beyond those listed.
     pub(crate) unlisted: u64,
@@ -225,6 +230,7 @@ struct Surveyor<'a> {
     /// The holes behind which no valid frame was seen yet.
     open_holes: Vec<usize>,
     extras: Vec<Extra>,
+    spares: Vec<Entry>,
     due: u64,
     durable: u64,
     epoch: u64,
@@ -254,6 +260,7 @@ impl<'a> Surveyor<'a> {
             unnoted: 0,
             open_holes: Vec::new(),
             extras: Vec::new(),
+            spares: spares(&entries).into_iter().cloned().collect(),
             due: 1,
             bytes_read: 0,
             records: 0,
@@ -285,6 +292,8 @@ impl<'a> Surveyor<'a> {
             if entry.kind == EntryKind::File {
                 self.extras.push(Extra { name: entry.name, row: None, why: ExtraKind::Temporary });
             }
+        } else if let Some(id) = spare_id(&entry.name) {
+            self.count_id(id);
         } else if let Some(id) =
             entry.name.split_once(".aside-").and_then(|(base, _)| SegmentId::from_file_name(base))
         {
@@ -383,6 +392,7 @@ impl ExtraKind {
             ExtraKind::Unused => "unused",
             ExtraKind::Abandoned => "abandoned",
             ExtraKind::Leftover => "leftover",
+            ExtraKind::Spare => "spare",
         }
     }
 }

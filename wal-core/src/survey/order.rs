@@ -270,12 +270,13 @@ impl Surveyor<'_> {
         self.extras.push(Extra { name, row: Some(row), why });
     }
 
-    /// Whether any frame in a file checks.
+    /// Whether any frame in a file checks, or any byte says that one was there. Those of a reused file say
+    /// nothing: they are of its former life.
     fn holds_frames(&mut self, at: usize) -> bool {
-        let salt = match self.members.get(at).map(|member| &member.head) {
-            Some(Head::Ours { header, .. }) => header.salt(),
+        let (salt, reused) = match self.members.get(at).map(|member| &member.head) {
+            Some(Head::Ours { header, .. }) => (header.salt(), header.reused),
             _ => return true,
         };
-        self.sight(at, salt, 1).is_none_or(|(frame, nonzero)| frame.is_some() || nonzero)
+        self.sight(at, salt, 1).is_none_or(|(frame, nonzero)| frame.is_some() || (nonzero && !reused))
     }
 }

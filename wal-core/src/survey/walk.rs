@@ -392,8 +392,11 @@ impl PieceWalk<'_, '_> {
         } else {
             stop.note.clone()
         };
-        if place == Place::End && !self.newest && self.successor.is_none() && sighting.frame.is_none() {
-            // It ends here, and what follows is known to be unsound: that is told of what follows.
+        let reused = self.piece().header.as_ref().is_some_and(|header| header.reused);
+        let ends = place == Place::End || (place == Place::Bytes && reused);
+        if ends && !self.newest && self.successor.is_none() && sighting.frame.is_none() {
+            // It ends here, and what follows is known to be unsound: that is told of what follows. Behind the
+            // end of a reused file lie the bytes of its former life.
             self.piece().end = walk.offset;
             return false;
         }
