@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use planewal::storage::{CrashPlan, Fault, FaultStorage, FsStorage, MemStorage, Op, Storage};
 use planewal::{
-    BackupError, BackupReport, Create, Cursor, Durability, Lsn, OpenError, Options, ReadError, Reader,
-    RestoreError, Verdict, View, Wal, restore,
+    BackupError, BackupReport, Create, Cursor, Durability, KeptBecause, Lsn, OpenError, Options, ReadError,
+    Reader, RestoreError, Verdict, View, Wal, restore,
 };
 use planewal_core::fuzzing::{self, Scene};
 
@@ -761,4 +761,34 @@ fn a_poisoned_log_is_backed_up_as_far_as_it_is_durable() {
     let later = open(&disk);
     assert!(matches!(wal.backup_to_storage(on(&empty())), Err(BackupError::Changed { .. })));
     append(&later, 1, Durability::Synced);
+}
+
+// faults: B134
+#[test]
+fn a_backup_holds_what_it_has_not_copied() {
+    let disk = MemStorage::new(41);
+    let source = FaultStorage::new(on(&disk));
+    let wal = Wal::open_on(Arc::new(source.clone()), fuzzing::options()).unwrap();
+    for _ in 0..4 {
+        append(&wal, 5, Durability::Synced);
+        wal.rotate().unwrap();
+    }
+    append(&wal, 1, Durability::Synced);
+    // The seals of what was left are written.
+    while wal.segments().iter().filter(|segment| segment.sealed).count() < 4 {
+        std::thread::yield_now();
+    }
+    let copy = empty();
+    source.inject(Fault::hang().at(Op::Read, 1).on_name("2.wal"));
+    std::thread::scope(|scope| {
+        let backup = scope.spawn(|| wal.backup_to_storage(on(&copy)));
+        assert!(source.wait_hung());
+        let report = wal.retire_unchecked(wal.next()).unwrap();
+        let Some(KeptBecause::Held(hold)) = report.stays.map(|stays| stays.why) else { panic!("not held") };
+        assert_eq!((report.retired.len(), hold.name.as_str()), (0, "backup"));
+        source.release();
+        backup.join().unwrap().unwrap();
+    });
+    assert_eq!(content(&copy), content(&disk));
+    assert_eq!(wal.retire_unchecked(wal.next()).unwrap().retired.len(), 4, "held no longer");
 }

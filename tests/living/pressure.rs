@@ -192,6 +192,7 @@ fn a_submit_on_a_permit_does_no_io_and_waits_for_nobody() {
     }
 }
 
+// faults: B162
 #[test]
 fn a_permit_is_for_what_it_says() {
     let wal = Wal::open_on(Arc::new(MemStorage::new(23)), tight()).unwrap();
@@ -231,6 +232,7 @@ fn a_permit_of_a_poisoned_log_says_so_and_keeps_the_batch() {
 }
 
 // A sync that hangs is seen, and holds up only who waits for a sync.
+// faults: B166
 #[test]
 fn appends_that_need_no_sync_go_on_while_one_hangs() {
     for io_thread in [true, false] {
@@ -345,4 +347,24 @@ fn counts_tell_what_happened() {
     names.sort_unstable();
     names.dedup();
     assert!(count > 20 && names.len() == count && names.iter().all(|name| name.starts_with("planewal_")));
+}
+
+#[test]
+fn what_lies_on_the_disk_is_told_by_what_it_is() {
+    let disk = MemStorage::new(29);
+    let options = Options { spares: 1, ..no_io_thread() };
+    let wal = Wal::open_on(Arc::new(disk.clone()), options).unwrap();
+    for _ in 0..40 {
+        wal.append(0x80, 1, &[1; 4000]).unwrap();
+    }
+    wal.retire_unchecked(wal.next()).unwrap();
+    disk.write("somebody's notes", b"12345");
+    let usage = wal.disk_usage().unwrap();
+    let listed: u64 = disk.names().iter().filter_map(|name| disk.len(name)).sum();
+    assert_eq!(usage.total(), listed);
+    assert_eq!((usage.control, usage.others), (128 << 10, 5));
+    assert!(usage.spares > 32 << 10 && usage.ahead > 0 && usage.segments > 4000, "{usage:?}");
+    wal.close().unwrap();
+    let usage = wal.disk_usage().unwrap();
+    assert_eq!(usage.ahead, 0, "a closed log gives its room back");
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use planewal::storage::{CrashPlan, Fault, FaultStorage, MemStorage, Op};
-use planewal::{Durability, Lsn, Options, ReadError, Tail, Tailed, Wal};
+use planewal::{Durability, KeptBecause, Lsn, Options, ReadError, Tail, Tailed, Wal};
 
 use crate::{Bell, batch, small};
 
@@ -42,6 +42,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
+// faults: B109
 #[test]
 fn a_tail_shows_what_is_durable_and_if_asked_what_is_written() {
     let storage = FaultStorage::new(Arc::new(MemStorage::new(31)));
@@ -69,6 +70,7 @@ fn a_tail_shows_what_is_durable_and_if_asked_what_is_written() {
     assert!(matches!(wal.tail(lsn(5)), Err(ReadError::Ahead { .. })));
 }
 
+// faults: B162
 #[test]
 fn many_tails_see_every_record_once_and_in_order() {
     for io_thread in [true, false] {
@@ -120,6 +122,7 @@ fn many_tails_see_every_record_once_and_in_order() {
 }
 
 // Nobody rings when nothing is written; a tail that is behind does not wait for that.
+// faults: B111
 #[test]
 fn a_tail_three_segments_behind_goes_on_without_new_writes() {
     let wal = Wal::open_on(Arc::new(MemStorage::new(33)), quiet()).unwrap();
@@ -223,4 +226,37 @@ fn a_dropped_wait_loses_nothing() {
         bell.wait();
         assert_eq!(shown(&mut tail), [n]);
     }
+}
+
+// A tail keeps what it has not shown; a reader from below the first record kept is told where to begin.
+// faults: B115
+#[test]
+fn a_tail_holds_what_it_has_not_shown() {
+    let wal = Wal::open_on(Arc::new(MemStorage::new(39)), quiet()).unwrap();
+    for n in 0..20 {
+        wal.commit(&mut batch(n)).unwrap();
+        if n % 5 == 4 {
+            wal.rotate().unwrap();
+        }
+    }
+    wal.commit(&mut batch(20)).unwrap();
+    let mut tail = wal.tail(lsn(1)).unwrap();
+    let from = tail.cursor();
+    for _ in 0..7 {
+        tail.next().wait().unwrap().unwrap();
+    }
+    let report = wal.retire_unchecked(lsn(16)).unwrap();
+    assert_eq!(report.first, lsn(6), "the segment of the records 6 to 10 stays");
+    let Some(KeptBecause::Held(hold)) = report.stays.map(|stays| stays.why) else { panic!("held by nobody") };
+    assert_eq!((hold.name.as_str(), hold.lsn), ("tail", lsn(7)));
+    assert_eq!(shown(&mut tail), (8..=21).collect::<Vec<_>>());
+    drop(tail);
+    assert_eq!(wal.retire_unchecked(lsn(16)).unwrap().first, lsn(16));
+    assert!(matches!(wal.tail_from(&from), Err(ReadError::Retired { first, .. }) if first == lsn(16)));
+    assert!(wal.holds().is_empty());
+    // A tail above the durable mark holds from there on.
+    wal.append_as(0x80, 1, b"written", Durability::Written).unwrap();
+    let tail = wal.tail(lsn(23)).unwrap();
+    assert_eq!(wal.holds()[0].lsn, lsn(22));
+    drop(tail);
 }

@@ -17,14 +17,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 
 use crate::chain::Chain;
 use crate::control::{ControlState, Section};
 use crate::error::HoldError;
 use crate::lsn::Lsn;
+use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::wire::{Cursor, Put, len_usize, len64};
 
 /// Tag of the section with the durable holds.
@@ -74,6 +72,12 @@ impl Hold {
             Some(at) => Err(HoldError::Backwards { lsn, at }),
             None => Ok(()),
         }
+    }
+
+    /// Moves it along with somebody who reads, never back and never above the durable mark.
+    pub(crate) fn follow(&self, due: Lsn) {
+        let most = self.holds.chain.durable() + 1;
+        self.entry.position.fetch_max(due.number().min(most), Ordering::AcqRel);
     }
 }
 
@@ -185,6 +189,13 @@ impl Holds {
         inner.entries.push(Arc::clone(&entry));
         drop(inner);
         Ok(Hold { holds: Arc::clone(self), entry })
+    }
+
+    /// A hold for somebody who reads from `lsn` on, which may lie above the durable mark; none if that is
+    /// retired already.
+    pub(crate) fn take_for_reading(self: &Arc<Self>, name: &str, lsn: Lsn) -> Option<Hold> {
+        let most = Lsn::new(self.chain.durable() + 1).unwrap_or(Lsn::FIRST);
+        self.take(name, lsn.min(most)).ok()
     }
 
     /// Every hold, the durable ones first, each kind by name.

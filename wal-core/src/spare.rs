@@ -4,9 +4,8 @@
 //! zeros. Its name says that it is no part of the log, whatever it holds. How many there are is
 //! never remembered but counted in the directory, so none can be forgotten.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::lsn::SegmentId;
+use crate::stats::Counter;
 use crate::storage::{Entry, EntryKind};
 
 /// Most spares that the options allow.
@@ -15,14 +14,14 @@ pub(crate) const SPARES_MAX: u32 = 8;
 /// How often a segment was made from a spare, and how often one was wanted and none was fit.
 #[derive(Debug, Default)]
 pub(crate) struct SpareUse {
-    pub(crate) hits: AtomicU64,
-    pub(crate) misses: AtomicU64,
+    pub(crate) hits: Counter,
+    pub(crate) misses: Counter,
 }
 
 impl SpareUse {
     pub(crate) fn note(&self, hit: bool) {
         let count = if hit { &self.hits } else { &self.misses };
-        count.fetch_add(1, Ordering::Relaxed);
+        count.add(1);
     }
 }
 

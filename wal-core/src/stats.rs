@@ -153,8 +153,6 @@ pub(crate) struct Counters {
     pub(crate) queue: Recorder,
     pub(crate) beacons: Counter,
     pub(crate) rotations: Counter,
-    pub(crate) ready_hits: Counter,
-    pub(crate) spare_hits: Counter,
     pub(crate) refused_disk: Counter,
     pub(crate) refused_staging: Counter,
     pub(crate) diverged: Counter,
@@ -243,10 +241,10 @@ pub struct Stats {
     pub in_flight: Option<InFlight>,
     /// Segments begun.
     pub rotations: u64,
-    /// Segments begun that had been made ahead, so that nobody waited for them.
-    pub ready_hits: u64,
     /// Segments made from the file of a retired one.
     pub spare_hits: u64,
+    /// Segments for which no spare was fit, while the options allow some.
+    pub spare_misses: u64,
     /// How room is really made: what the file system could do.
     pub allocation: Allocation,
     /// Set while the disk is full.
@@ -294,8 +292,8 @@ impl Stats {
             reserved_bytes: 0,
             in_flight: None,
             rotations: 0,
-            ready_hits: 0,
             spare_hits: 0,
+            spare_misses: 0,
             allocation: Allocation::default(),
             full: None,
             refused_disk: 0,
@@ -326,8 +324,8 @@ impl Stats {
         let age = self.in_flight.map_or(0.0, |flight| flight.age.as_secs_f64());
         see("planewal_in_flight_seconds", Gauge(age));
         see("planewal_rotations_total", Counter(self.rotations));
-        see("planewal_ready_hits_total", Counter(self.ready_hits));
         see("planewal_spare_hits_total", Counter(self.spare_hits));
+        see("planewal_spare_misses_total", Counter(self.spare_misses));
         see("planewal_full", Gauge(if self.full.is_some() { 1.0 } else { 0.0 }));
         see("planewal_refused_disk_total", Counter(self.refused_disk));
         see("planewal_refused_staging_total", Counter(self.refused_staging));
@@ -347,8 +345,6 @@ impl Stats {
         self.beacons = counters.beacons.get();
         self.in_flight = counters.oldest_in_flight();
         self.rotations = counters.rotations.get();
-        self.ready_hits = counters.ready_hits.get();
-        self.spare_hits = counters.spare_hits.get();
         self.refused_disk = counters.refused_disk.get();
         self.refused_staging = counters.refused_staging.get();
         self.diverged_readers = counters.diverged.get();

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::ReadError;
 use crate::gate::{Gate, Watch, Watched};
+use crate::hold::Hold;
 use crate::lsn::Lsn;
 use crate::options::Durability;
 use crate::reader::{Cursor, Reader, Record};
@@ -50,6 +51,7 @@ pub struct Tail {
     reader: Reader,
     level: Durability,
     watch: Watch,
+    hold: Option<Hold>,
 }
 
 /// Where a tail stands.
@@ -61,8 +63,15 @@ enum Step {
 }
 
 impl Tail {
-    pub(crate) fn new(gate: Arc<Gate>, reader: Reader) -> Tail {
-        Tail { gate, reader, level: Durability::Synced, watch: Watch::default() }
+    /// A tail whose reader is made once there is a hold for it.
+    pub(crate) fn new(
+        gate: &Arc<Gate>,
+        from: Lsn,
+        reader: impl FnOnce() -> Result<Reader, ReadError>,
+    ) -> Result<Tail, ReadError> {
+        let hold = gate.holds.take_for_reading("tail", from);
+        let reader = reader()?;
+        Ok(Tail { gate: Arc::clone(gate), reader, level: Durability::Synced, watch: Watch::default(), hold })
     }
 
     /// Shows records as soon as they are written, durable or not: what it shows then survives the death of
@@ -124,6 +133,10 @@ impl Tail {
     }
 
     fn lend(&mut self) -> Option<Record<'_>> {
+        // What was lent before is not needed any more; one step behind costs nothing.
+        if let Some(hold) = &self.hold {
+            hold.follow(self.reader.due());
+        }
         self.reader.lend()
     }
 }

@@ -17,6 +17,7 @@ use crate::reader::{Cursor, Position, Reader, seek};
 use crate::report::SurveyReport;
 use crate::storage::{FsStorage, Storage};
 use crate::survey::Survey;
+use crate::usage::DiskUsage;
 
 /// A log as it was at one moment, for reading.
 ///
@@ -67,6 +68,14 @@ impl View {
     #[must_use]
     pub fn report(&self) -> &SurveyReport {
         &self.report
+    }
+
+    /// What lies in the directory, in bytes, by what it is.
+    ///
+    /// # Errors
+    /// What the storage answers.
+    pub fn disk_usage(&self) -> Result<DiskUsage, StorageError> {
+        DiskUsage::of(&self.chain)
     }
 
     /// Reads from an LSN on, up to what was there when the view was opened.

@@ -20,6 +20,7 @@ use crate::stats::Stats;
 use crate::storage::{FsStorage, Storage};
 use crate::tail::Tail;
 use crate::ticket::Ticket;
+use crate::usage::DiskUsage;
 
 /// A log, open for writing. Cheap to clone and to share; all methods take `&self`.
 ///
@@ -94,6 +95,12 @@ impl Wal {
     /// The chain, for what stands above the handle.
     pub(crate) fn chain(&self) -> &Arc<Chain> {
         &self.handle.gate.chain
+    }
+
+    /// Keeps everything that is there while it is copied.
+    pub(crate) fn hold_for_backup(&self) -> Option<Hold> {
+        // A head that is retired between the two has moved: once more.
+        (0..8).find_map(|_| self.gate().holds.take_for_reading("backup", self.first()))
     }
 
     /// What opening found and did.
@@ -207,6 +214,14 @@ impl Wal {
         Permit::new(self.gate(), bytes, ForRoom::Refuse)
     }
 
+    /// What lies in the directory, in bytes, by what it is. Lists the directory; changes nothing.
+    ///
+    /// # Errors
+    /// What the storage answers.
+    pub fn disk_usage(&self) -> Result<DiskUsage, StorageError> {
+        DiskUsage::of(self.chain())
+    }
+
     /// How the log fares, in numbers: counts since it was opened, latencies, what is under way. Cheap, and
     /// changes nothing.
     #[must_use]
@@ -300,7 +315,7 @@ impl Wal {
     /// # Errors
     /// As [`Wal::read`].
     pub fn tail(&self, from: Lsn) -> Result<Tail, ReadError> {
-        Ok(Tail::new(Arc::clone(self.gate()), self.read(from)?))
+        Tail::new(self.gate(), from, || self.read(from))
     }
 
     /// Follows the log from where a reader, a tail or a follower stood.
@@ -308,7 +323,7 @@ impl Wal {
     /// # Errors
     /// As [`Wal::read_from`].
     pub fn tail_from(&self, cursor: &Cursor) -> Result<Tail, ReadError> {
-        Ok(Tail::new(Arc::clone(self.gate()), self.read_from(cursor)?))
+        Tail::new(self.gate(), cursor.next(), || self.read_from(cursor))
     }
 
     /// Where the record with this LSN lies. In a segment of up to 64 MiB this reads less than 64 KiB.

@@ -68,6 +68,7 @@ impl Wal {
     /// # Errors
     /// See [`BackupError`]. The log itself is only read, whatever happens.
     pub fn backup_to(&self, dir: impl AsRef<Path>) -> Result<BackupReport, BackupError> {
+        let _hold = self.hold_for_backup();
         into_dir(Plan::of_writer(self.chain())?, dir.as_ref(), &mut |_, _| {})
     }
 
@@ -76,6 +77,7 @@ impl Wal {
     /// # Errors
     /// As [`Wal::backup_to`].
     pub fn backup_to_storage(&self, destination: Arc<dyn Storage>) -> Result<BackupReport, BackupError> {
+        let _hold = self.hold_for_backup();
         Plan::of_writer(self.chain())?.run(destination, &mut |_, _| {})
     }
 }

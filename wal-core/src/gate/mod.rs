@@ -30,6 +30,7 @@ use crate::lsn::Lsn;
 use crate::options::{Durability, Options};
 use crate::prepare::{Prepared, SegmentFile};
 use crate::segment::{HEADER_PAGE_BYTES, LINK_FRAME_BYTES, Link, PlaneTable, SEAL_BYTES_MAX};
+use crate::spare::SpareUse;
 use crate::stats::{Counters, FullDisk, Stats};
 use crate::storage::{Allocation, StorageLock};
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, unlocked};
@@ -306,6 +307,7 @@ pub(crate) struct Gate {
     work: Condvar,
     lock: Mutex<Option<Box<dyn StorageLock>>>,
     pub(crate) counters: Counters,
+    spare_use: Arc<SpareUse>,
     pub(crate) holds: Arc<Holds>,
     retiring: Mutex<()>,
 }
@@ -379,6 +381,7 @@ impl Gate {
             allocation: options.preparation,
         };
         Gate {
+            spare_use: Arc::clone(&control.spare_use),
             holds: Holds::new(Arc::clone(&chain), &control.state),
             retiring: Mutex::new(()),
             chain,
@@ -548,6 +551,7 @@ impl Gate {
     pub(crate) fn stats(&self, torn_tails: u64) -> Stats {
         let mut stats = Stats::new(torn_tails);
         stats.count(&self.counters);
+        (stats.spare_hits, stats.spare_misses) = (self.spare_use.hits.get(), self.spare_use.misses.get());
         let state = self.state.lock();
         stats.last = Lsn::new(state.next - 1);
         stats.written = Lsn::new(self.chain.written());

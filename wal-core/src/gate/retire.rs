@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::Gate;
+use super::{Gate, without};
 use crate::chain::Segment;
 use crate::error::{AppendError, HoldError, Poison, RetireError, StorageError};
 use crate::hold::{Change, HoldInfo};
@@ -115,20 +115,17 @@ impl Gate {
         &self,
         work: impl FnOnce(Moment) -> Result<T, StorageError>,
     ) -> Result<T, Refused> {
-        let moment = {
-            let mut state = self.state.lock();
-            match self.refusal(&state) {
-                Some(AppendError::Poisoned(poison)) => return Err(Refused::Poisoned(poison)),
-                Some(_) => return Err(Refused::Closed),
-                None => state.busy += 1,
-            }
-            Moment {
-                unsealed: state.finished.iter().map(|active| active.segment.id).collect(),
-                segments: self.chain.segments(),
-            }
-        };
-        let outcome = work(moment);
         let mut state = self.state.lock();
+        match self.refusal(&state) {
+            Some(AppendError::Poisoned(poison)) => return Err(Refused::Poisoned(poison)),
+            Some(_) => return Err(Refused::Closed),
+            None => state.busy += 1,
+        }
+        let moment = Moment {
+            unsealed: state.finished.iter().map(|active| active.segment.id).collect(),
+            segments: self.chain.segments(),
+        };
+        let outcome = without(&mut state, || work(moment));
         state.busy -= 1;
         self.done.notify_all();
         self.release_if_idle(&state);
