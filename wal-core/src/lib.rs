@@ -116,6 +116,7 @@ mod chain;
 mod control;
 mod copy;
 mod error;
+mod events;
 mod follow;
 mod frame;
 #[cfg(any(test, feature = "testing"))]

@@ -15,6 +15,7 @@ use crate::chain::{Chain, Predecessor, Segment};
 use crate::control::{ABANDONED_ROWS_MAX, BegunRow, CONTROL_NAME, ControlFile, ControlState, FileRow};
 use crate::copy::{CopyError, PendingCopy, open_for_writing, trim};
 use crate::error::{OpenError, StorageError};
+use crate::events::opened;
 use crate::gate::{Gate, Start};
 use crate::lsn::{LogId, Lsn};
 use crate::options::{Create, Options, Recovery};
@@ -64,6 +65,7 @@ pub(crate) fn open(
     let (gate, mut report) = opening.run(survey, lock)?;
     report.scan = scan;
     report.total = begun.elapsed();
+    opened(&dir, &report);
     Ok((gate, report))
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Active, Gate, Guard, Next, STALL_RETRY, State, without};
 use crate::control::CleanClose;
 use crate::error::{CloseError, StorageError};
+use crate::events::Event;
 use crate::lsn::Lsn;
 use crate::prepare::{Prepared, discard};
 use crate::segment::{Seal, SparseIndex};
@@ -88,6 +89,7 @@ impl Gate {
     /// Syncs and seals everything and writes the clean-close proof. On success the log is closed for
     /// every clone of the handle.
     pub(crate) fn close(self: &Arc<Self>) -> Result<(), CloseError> {
+        let _telling = self.events.telling();
         let mut state = self.state.lock();
         while state.closing && !state.closed {
             self.done.wait_for(&mut state, STALL_RETRY);
@@ -148,6 +150,9 @@ impl Gate {
         let result =
             unlocked(&mut state, || self.write_clean_close(clean.filter(|_| vouched), ready.as_ref()));
         state.closed = true;
+        if result.is_ok() {
+            self.events.note(|| Event::Closed { last: state.next - 1 });
+        }
         self.done.notify_all();
         *self.lock.lock() = None;
         drop(self.wake(state));
@@ -210,6 +215,7 @@ impl Gate {
 
     /// The last handle went away without a close: what is staged is written, not synced, nobody waits.
     pub(crate) fn abandon(self: &Arc<Self>) {
+        let _telling = self.events.telling();
         let mut state = self.state.lock();
         // A group under way is not ours to wait for, but what is staged behind it can only go after it.
         while !state.closed && !state.staged.is_empty() && state.poison.is_none() {

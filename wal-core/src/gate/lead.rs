@@ -7,7 +7,7 @@ use super::{Active, Gate, Group, Guard, LEAD_BYTES, LINK_BYTES, Next, Predecesso
 use super::{capacity_for, seal_reserve, without};
 use crate::control::FileRow;
 use crate::copy::CopyError;
-use crate::error::{AppendError, StorageError};
+use crate::error::{AppendError, NoRoom, StorageError};
 use crate::frame::{FrameDraft, FrameKind, frame_bytes};
 use crate::options::Durability;
 use crate::prepare::{discard, prepare};
@@ -60,7 +60,7 @@ impl Gate {
     ) -> Guard<'a> {
         state.staged_bytes -= group.body_bytes();
         if std::mem::take(&mut state.stalled) {
-            state.full = None;
+            self.found_room(&mut state);
             state.restage(self.options.segment_bytes);
         }
         let sync_is_due = group.strictest == Durability::Synced && self.chain.durable() < group.last();
@@ -300,13 +300,13 @@ impl Gate {
         match result {
             Ok(predecessor) => {
                 state.predecessor = Some(predecessor);
-                state.found_room();
+                self.found_room(&mut state);
                 Ok(state)
             }
             Err(CopyError::NoRoom(error)) => {
                 state.pending_copy = Some(pending);
                 let error = self.note_full(&mut state, error);
-                Err(self.refuse_full(error))
+                Err(AppendError::Full(NoRoom::Disk(error)))
             }
             Err(CopyError::Failed(error)) => Err(AppendError::Poisoned(self.poison(&mut state, &error))),
         }

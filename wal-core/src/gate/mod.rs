@@ -24,6 +24,7 @@ use crate::chain::{Chain, Predecessor, Segment};
 use crate::control::ControlFile;
 use crate::copy::PendingCopy;
 use crate::error::{AppendError, NoRoom, Poison, StorageError};
+use crate::events::{Event, Events};
 use crate::frame::{HEADER_BYTES, frame_bytes};
 use crate::hold::Holds;
 use crate::lsn::Lsn;
@@ -270,13 +271,6 @@ impl State {
     fn unsynced(&self) -> Vec<Arc<Active>> {
         self.finished.iter().filter(|active| active.is_unsynced()).cloned().collect()
     }
-
-    /// There is room again.
-    fn found_room(&mut self) {
-        if !self.stalled {
-            self.full = None;
-        }
-    }
 }
 
 type Guard<'a> = MutexGuard<'a, State>;
@@ -307,6 +301,7 @@ pub(crate) struct Gate {
     work: Condvar,
     lock: Mutex<Option<Box<dyn StorageLock>>>,
     pub(crate) counters: Counters,
+    events: Events,
     spare_use: Arc<SpareUse>,
     pub(crate) holds: Arc<Holds>,
     retiring: Mutex<()>,
@@ -392,6 +387,7 @@ impl Gate {
             work: Condvar::new(),
             lock: Mutex::new(Some(lock)),
             counters: Counters::default(),
+            events: Events::default(),
         }
     }
 
@@ -402,6 +398,7 @@ impl Gate {
         level: Durability,
         for_room: ForRoom,
     ) -> Result<Receipt, AppendError> {
+        let _telling = self.events.telling();
         let (state, receipt) = self.stage(batch, level, for_room)?;
         self.go_on(state, receipt, level)
     }
@@ -428,6 +425,7 @@ impl Gate {
         level: Durability,
         for_room: ForRoom,
     ) -> Result<Receipt, AppendError> {
+        let _telling = self.events.telling();
         let (state, receipt) = self.stage(batch, level, for_room)?;
         self.leave_to_thread(state);
         Ok(receipt)
@@ -444,6 +442,7 @@ impl Gate {
 
     /// Waits until `lsn` is as durable as `level` says.
     pub(crate) fn wait(self: &Arc<Self>, lsn: Lsn, level: Durability) -> Result<(), AppendError> {
+        let _telling = self.events.telling();
         let state = self.state.lock();
         if lsn.number() >= state.next {
             return Err(AppendError::NotYetAppended { lsn });
@@ -518,12 +517,14 @@ impl Gate {
     fn poison(&self, state: &mut State, error: &StorageError) -> Arc<Poison> {
         let durable = Lsn::new(self.chain.durable());
         let poison = state.poison.get_or_insert_with(|| {
-            Arc::new(Poison {
+            let poison = Arc::new(Poison {
                 operation: error.operation,
                 file: error.file.clone(),
                 error: error.source.to_string(),
                 durable,
-            })
+            });
+            self.events.note(|| Event::Poisoned { poison: Arc::clone(&poison) });
+            poison
         });
         let poison = Arc::clone(poison);
         self.done.notify_all();
@@ -534,14 +535,30 @@ impl Gate {
     /// The disk is full; answers what the caller is told.
     fn note_full(&self, state: &mut State, error: StorageError) -> Arc<StorageError> {
         let error = Arc::new(error);
-        let since = state.full.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        let since = state.full.as_ref().map(|(since, _)| *since);
+        if since.is_none() {
+            self.events.note(|| Event::Full { error: error.to_string() });
+        }
+        let since = since.unwrap_or_else(Instant::now);
         state.full = Some((since, Arc::clone(&error)));
         error
     }
 
-    fn refuse_full(&self, error: Arc<StorageError>) -> AppendError {
-        self.counters.refused_disk.add(1);
-        AppendError::Full(NoRoom::Disk(error))
+    /// There is room again, and no group waits for some.
+    fn found_room(&self, state: &mut State) {
+        if let Some((since, _)) = state.full.take_if(|_| !state.stalled) {
+            self.events.note(|| Event::Resumed { after: since.elapsed() });
+        }
+    }
+
+    /// Counts an append that was refused for want of room.
+    fn count_refusal<T>(&self, outcome: Result<T, AppendError>) -> Result<T, AppendError> {
+        match &outcome {
+            Err(AppendError::Full(NoRoom::Disk(_))) => self.counters.refused_disk.add(1),
+            Err(AppendError::Full(NoRoom::Staging { .. })) => self.counters.refused_staging.add(1),
+            _ => {}
+        }
+        outcome
     }
 
     pub(crate) fn poisoned(&self) -> Option<Arc<Poison>> {

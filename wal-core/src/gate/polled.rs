@@ -158,6 +158,7 @@ impl Gate {
         number: &mut u64,
         waker: &Waker,
     ) -> Poll<Result<(), AppendError>> {
+        let _telling = self.events.telling();
         let mut state = self.state.lock();
         if let Some(outcome) = self.outcome(&state, lsn.number(), level) {
             return Poll::Ready(outcome);
@@ -193,6 +194,7 @@ impl Gate {
         level: Durability,
         until: Option<Instant>,
     ) -> Result<bool, AppendError> {
+        let _telling = self.events.telling();
         let mut state = self.state.lock();
         loop {
             if let Some(outcome) = self.outcome(&state, lsn.number(), level) {

@@ -115,6 +115,7 @@ impl Gate {
         &self,
         work: impl FnOnce(Moment) -> Result<T, StorageError>,
     ) -> Result<T, Refused> {
+        let _telling = self.events.telling();
         let mut state = self.state.lock();
         match self.refusal(&state) {
             Some(AppendError::Poisoned(poison)) => return Err(Refused::Poisoned(poison)),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::{Active, Gate, Guard, Next, Predecessor, START, State, without};
 use crate::chain::Segment;
 use crate::control::{CONTROL_NAME, FileRow};
-use crate::error::{AppendError, StorageError};
+use crate::error::{AppendError, NoRoom, StorageError};
+use crate::events::Event;
 use crate::prepare::{Prepared, SegmentFile, discard, prepare};
 use crate::segment::{HEADER_PAGE_BYTES, Link};
 use crate::storage::Allocation;
@@ -84,7 +85,7 @@ impl Gate {
 
     fn note_allocation(&self, state: &mut State, how: Allocation) {
         state.allocation = how;
-        state.found_room();
+        self.found_room(state);
     }
 
     /// What an error outside a group's write means: no room is a state; a sync that failed is for ever.
@@ -93,7 +94,7 @@ impl Gate {
         self.release_if_idle(state);
         if error.is_full() {
             let error = self.note_full(state, error);
-            return self.refuse_full(error);
+            return AppendError::Full(NoRoom::Disk(error));
         }
         if error.operation == "sync" || error.file == CONTROL_NAME {
             return AppendError::Poisoned(self.poison(state, &error));
@@ -192,6 +193,7 @@ impl Gate {
         state.place = HEADER_PAGE_BYTES;
         state.room = ready.room;
         self.counters.rotations.add(1);
+        self.events.note(|| Event::Rotated { segment: ready.header.segment_id, base });
         if let Some(front) = state.staged.front_mut() {
             front.begins = true;
             front.link = Some(link);
@@ -224,13 +226,14 @@ impl Gate {
 
     /// Ends the current segment: the next group begins a new one.
     pub(crate) fn rotate(self: &Arc<Self>) -> Result<(), AppendError> {
+        let _telling = self.events.telling();
         let mut state = self.state.lock();
         loop {
             if let Some(refusal) = self.refusal(&state) {
                 return Err(refusal);
             }
             if let Some((_, error)) = state.full.as_ref().filter(|_| state.stalled) {
-                return Err(self.refuse_full(Arc::clone(error)));
+                return Err(AppendError::Full(NoRoom::Disk(Arc::clone(error))));
             }
             if state.writing {
                 self.done.wait(&mut state);

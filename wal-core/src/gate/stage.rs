@@ -125,7 +125,8 @@ impl Gate {
     ) -> Result<(Guard<'a>, Receipt), AppendError> {
         self.check_batch(&*batch)?;
         let wanted = Wanted { body: batch.body_bytes(), records: batch.records() };
-        let (mut state, target) = self.make_place(self.state.lock(), wanted, for_room)?;
+        let placed = self.make_place(self.state.lock(), wanted, for_room);
+        let (mut state, target) = self.count_refusal(placed)?;
         let receipt = self.put(&mut state, batch, level, target);
         Ok((state, receipt))
     }
@@ -205,7 +206,7 @@ impl Gate {
             }
             state = self.lead(state, Next::HandOver);
             if let Some((_, error)) = state.full.as_ref().filter(|_| state.stalled) {
-                return Err(self.refuse_full(Arc::clone(error)));
+                return Err(AppendError::Full(NoRoom::Disk(Arc::clone(error))));
             }
             return Ok((state, false));
         }
@@ -226,7 +227,6 @@ impl Gate {
     ) -> Result<Guard<'a>, AppendError> {
         if state.writing || state.staged.is_empty() {
             if for_room == ForRoom::Refuse {
-                self.counters.refused_staging.add(1);
                 let staged = state.staged_bytes + state.reserved.bodies;
                 return Err(AppendError::Full(NoRoom::Staging { staged, limit: self.options.staging_bytes }));
             }
@@ -286,6 +286,11 @@ impl Gate {
 
     /// Reserves the room of a permit: in staging, and in the active segment or in the one that is ready.
     pub(crate) fn reserve(self: &Arc<Self>, body: u64, for_room: ForRoom) -> Result<(), AppendError> {
+        let _telling = self.events.telling();
+        self.count_refusal(self.reserve_room(body, for_room))
+    }
+
+    fn reserve_room(self: &Arc<Self>, body: u64, for_room: ForRoom) -> Result<(), AppendError> {
         let mut state = self.state.lock();
         loop {
             let (cleared, clear) = self.clear_the_way(state)?;
@@ -333,6 +338,7 @@ impl Gate {
         batch: &mut Batch,
         level: Durability,
     ) -> Result<Receipt, AppendError> {
+        let _telling = self.events.telling();
         let (state, receipt) = self.stage_reserved(holds, reserved, batch, level)?;
         self.go_on(state, receipt, level)
     }

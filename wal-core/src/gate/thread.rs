@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Active, Gate, Guard, Next, STALL_RETRY, START, State, without};
 use crate::frame::{FrameDraft, FrameKind, HEADER_BYTES};
+use crate::sync::unlocked;
 
 impl Gate {
     pub(super) fn start_thread(self: &Arc<Self>, state: &mut State) {
@@ -41,11 +42,16 @@ impl Gate {
 
     /// The I/O thread: makes room ahead, seals behind, writes what is buffered, and beacons.
     fn run_thread(self: Arc<Self>) {
+        let _telling = self.events.telling();
         let mut state = self.state.lock();
         let mut full_until: Option<Instant> = None;
         loop {
             if state.dropped || state.closed || state.poison.is_some() {
                 break;
+            }
+            if !self.events.are_told() {
+                unlocked(&mut state, || self.events.tell());
+                continue;
             }
             let may_prepare = full_until.is_none_or(|until| Instant::now() >= until);
             if let Some(active) = state.active.clone().filter(|_| may_prepare) {
