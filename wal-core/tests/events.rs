@@ -74,7 +74,6 @@ fn life(storage: &FaultStorage, wal: &Wal) {
     wal.close().unwrap();
 }
 
-#[test]
 fn what_happens_is_told_in_order() {
     let heard = Heard::default();
     let names = Arc::clone(&heard.names);
@@ -102,7 +101,6 @@ fn content(disk: &MemStorage) -> Vec<(String, Option<Vec<u8>>)> {
 }
 
 // Whoever hears may look at the log, which needs its lock, and may panic.
-#[test]
 fn who_hears_changes_nothing() {
     static LOG: OnceLock<Wal> = OnceLock::new();
     let lived = |remember: bool| {
@@ -128,4 +126,11 @@ fn who_hears_changes_nothing() {
     let observed = tracing::subscriber::with_default(heard, || lived(true));
     assert_eq!(names.lock().unwrap().len(), 5);
     assert!(observed == alone, "P12");
+}
+
+// One after the other: who is interested in an event is remembered for the whole process.
+#[test]
+fn events_are_told_and_change_nothing() {
+    what_happens_is_told_in_order();
+    who_hears_changes_nothing();
 }
