@@ -4,9 +4,11 @@
 mod backup;
 mod follow;
 mod holds;
+mod killed;
 mod places;
 mod pressure;
 mod retire;
+mod small_disk;
 mod spares;
 mod support;
 mod tails;
