@@ -41,7 +41,7 @@ impl Gate {
                     self.poison(&mut state, &error);
                 }
             }
-            self.done.notify_all();
+            self.ring();
             self.release_if_idle(&state);
         }
         state
@@ -153,7 +153,7 @@ impl Gate {
         if result.is_ok() {
             self.events.note(|| Event::Closed { last: state.next - 1 });
         }
-        self.done.notify_all();
+        self.ring();
         *self.lock.lock() = None;
         drop(self.wake(state));
         result.map_err(CloseError::Storage)
@@ -229,7 +229,7 @@ impl Gate {
         }
         state.dropped = true;
         self.work.notify_all();
-        self.done.notify_all();
+        self.ring();
         self.release_if_idle(&state);
         drop(self.wake(state));
     }

@@ -63,20 +63,21 @@ impl Gate {
             self.found_room(&mut state);
             state.restage(self.options.segment_bytes);
         }
+        debug_assert!(state.end_is_right());
         let sync_is_due = group.strictest == Durability::Synced && self.chain.durable() < group.last();
         if sync_is_due && next == Next::HandOver {
             state.sync_asked = state.sync_asked.max(group.last());
         }
-        // Who syncs next wakes them all together.
-        let waited_for = group.written_members || state.staged.iter().any(|group| group.written_members);
-        let wakes = waited_for || state.placeless > 0 || self.write_is_watched(&state) || next != Next::Sync;
         if state.spares.len() < SPARE_GROUPS {
             group.reset(LEAD_BYTES + 2 * len_usize(self.options.group_bytes));
             state.spares.push(group);
         }
-        if !wakes {
+        if next == Next::Sync {
+            // Who waits for a sync is woken by it, and not twice.
             state.writing = false;
-            return state;
+            self.done.notify_all();
+            self.release_if_idle(&state);
+            return self.wake(state);
         }
         let state = self.stop_leading(state);
         let alone = state.thread.is_none() && !state.syncing && state.poison.is_none();
@@ -85,7 +86,7 @@ impl Gate {
 
     fn stop_leading<'a>(self: &'a Arc<Self>, mut state: Guard<'a>) -> Guard<'a> {
         state.writing = false;
-        self.done.notify_all();
+        self.ring();
         self.poke_thread(&state);
         self.release_if_idle(&state);
         self.wake(state)
@@ -296,7 +297,7 @@ impl Gate {
         (state.writing, state.syncing) = (true, true);
         let result = unlocked(&mut state, || pending.run(&mut self.control.lock()));
         (state.writing, state.syncing) = (false, false);
-        self.done.notify_all();
+        self.ring();
         match result {
             Ok(predecessor) => {
                 state.predecessor = Some(predecessor);

@@ -226,10 +226,6 @@ struct State {
     extending: bool,
     /// Somebody seals the oldest finished segment.
     sealing: bool,
-    /// Those who wait for a place.
-    placeless: u32,
-    /// Those who wait for a mark and do nothing for it.
-    watchers: u32,
     /// The oldest group found no room in the file that it was for.
     stalled: bool,
     /// Since when the disk is full, and what it said.
@@ -295,8 +291,10 @@ pub(crate) struct Gate {
     pub(crate) options: Options,
     control: Mutex<ControlFile>,
     state: Mutex<State>,
-    /// A group is done, or room is made.
+    /// A group is written, or room is made.
     done: Condvar,
+    /// A sync is done, or is to be done by who waits for it.
+    synced: Condvar,
     /// There is work for the I/O thread.
     work: Condvar,
     lock: Mutex<Option<Box<dyn StorageLock>>>,
@@ -356,8 +354,6 @@ impl Gate {
             preparing: false,
             extending: false,
             sealing: false,
-            placeless: 0,
-            watchers: 0,
             stalled: false,
             full: None,
             finished: VecDeque::new(),
@@ -384,6 +380,7 @@ impl Gate {
             control: Mutex::new(control),
             state: Mutex::new(state),
             done: Condvar::new(),
+            synced: Condvar::new(),
             work: Condvar::new(),
             lock: Mutex::new(Some(lock)),
             counters: Counters::default(),
@@ -459,6 +456,12 @@ impl Gate {
         }
     }
 
+    /// Wakes whoever waits for anything.
+    fn ring(&self) {
+        self.done.notify_all();
+        self.synced.notify_all();
+    }
+
     fn refusal(&self, state: &State) -> Option<AppendError> {
         match &state.poison {
             Some(poison) => Some(AppendError::Poisoned(Arc::clone(poison))),
@@ -490,7 +493,7 @@ impl Gate {
             if self.chain.written() >= lsn {
                 // Only the sync is missing.
                 if state.syncing {
-                    self.done.wait(&mut state);
+                    self.synced.wait(&mut state);
                 } else if state.pending_copy.is_some() {
                     state = self.copy_pending_tail(state)?;
                 } else {
@@ -498,7 +501,7 @@ impl Gate {
                 }
             } else if state.writing || (syncs && state.syncing) {
                 // Who wants a sync joins the group that fills while one is under way.
-                self.done.wait(&mut state);
+                self.rung_for(level).wait(&mut state);
             } else if state.stalled {
                 // Not while a segment is being made: ids go into the chain in their order.
                 self.done.wait_for(&mut state, STALL_RETRY);
@@ -527,7 +530,7 @@ impl Gate {
             poison
         });
         let poison = Arc::clone(poison);
-        self.done.notify_all();
+        self.ring();
         self.work.notify_all();
         poison
     }

@@ -11,7 +11,7 @@ use super::{Gate, Guard, STALL_RETRY, State};
 use crate::error::{AppendError, Poison};
 use crate::lsn::Lsn;
 use crate::options::Durability;
-use crate::sync::unlocked;
+use crate::sync::{Condvar, unlocked};
 
 /// Who is to be woken when a mark reaches an LSN.
 #[derive(Debug, Default)]
@@ -41,10 +41,6 @@ impl Wakers {
         self.last_number += 1;
         self.last_number
     }
-
-    fn want_written(&self) -> bool {
-        !self.written.is_empty()
-    }
 }
 
 /// A waker that may be registered.
@@ -69,6 +65,11 @@ impl Gate {
         if level == Durability::Synced { self.chain.durable() } else { self.chain.written() }
     }
 
+    /// What is rung when that mark moves, or will not move any more.
+    pub(super) fn rung_for(&self, level: Durability) -> &Condvar {
+        if level == Durability::Synced { &self.synced } else { &self.done }
+    }
+
     /// Whether the mark has reached an LSN, or ever will.
     pub(crate) fn watched(&self, lsn: u64, level: Durability) -> Watched {
         self.watched_in(&self.state.lock(), lsn, level)
@@ -87,15 +88,13 @@ impl Gate {
     pub(crate) fn watch_until(&self, lsn: u64, level: Durability, until: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         while matches!(self.watched_in(&state, lsn, level), Watched::Waiting) {
-            state.watchers += 1;
             let timed_out = match until {
                 None => {
-                    self.done.wait(&mut state);
+                    self.rung_for(level).wait(&mut state);
                     false
                 }
-                Some(until) => self.done.wait_until(&mut state, until).timed_out(),
+                Some(until) => self.rung_for(level).wait_until(&mut state, until).timed_out(),
             };
-            state.watchers -= 1;
             if timed_out {
                 return !matches!(self.watched_in(&state, lsn, level), Watched::Waiting);
             }
@@ -124,11 +123,6 @@ impl Gate {
         if let Some(at) = watch.at.take() {
             self.state.lock().wakers.of(level).remove(&at);
         }
-    }
-
-    /// Whether somebody waits for a write alone, so that a leader may not keep quiet about one.
-    pub(super) fn write_is_watched(&self, state: &State) -> bool {
-        state.watchers > 0 || state.wakers.want_written()
     }
 
     /// What can be said at once about an LSN at a level.
@@ -206,9 +200,9 @@ impl Gate {
             }
             self.ask_thread(&mut state, lsn.number(), level);
             match until {
-                None => self.done.wait(&mut state),
+                None => self.rung_for(level).wait(&mut state),
                 Some(until) => {
-                    if self.done.wait_until(&mut state, until).timed_out() {
+                    if self.rung_for(level).wait_until(&mut state, until).timed_out() {
                         return self
                             .outcome(&state, lsn.number(), level)
                             .map_or(Ok(false), |o| o.map(|()| true));

@@ -128,7 +128,7 @@ impl Gate {
         };
         let outcome = without(&mut state, || work(moment));
         state.busy -= 1;
-        self.done.notify_all();
+        self.ring();
         self.release_if_idle(&state);
         outcome.map_err(|error| match error.is_full() {
             true => Refused::Full(error),

@@ -75,7 +75,7 @@ impl Gate {
                 {
                     ready.room = ready.room.max(room);
                 }
-                self.done.notify_all();
+                self.ring();
                 self.release_if_idle(&state);
                 Ok(state)
             }
@@ -90,7 +90,7 @@ impl Gate {
 
     /// What an error outside a group's write means: no room is a state; a sync that failed is for ever.
     pub(super) fn failed_preparation(&self, state: &mut State, error: StorageError) -> AppendError {
-        self.done.notify_all();
+        self.ring();
         self.release_if_idle(state);
         if error.is_full() {
             let error = self.note_full(state, error);
@@ -162,7 +162,7 @@ impl Gate {
         if let Some(how) = state.ready.as_ref().map(|ready| ready.how) {
             self.note_allocation(&mut state, how);
         }
-        self.done.notify_all();
+        self.ring();
         self.release_if_idle(&state);
         Ok(state)
     }

@@ -96,6 +96,15 @@ impl State {
         None
     }
 
+    /// Whether `end` is what the groups add up to.
+    pub(super) fn end_is_right(&self) -> bool {
+        let adds_up = self.staged.iter().fold(self.place, |end, group| {
+            let from = if group.begins && group.link.is_none() { HEADER_PAGE_BYTES } else { end };
+            from + group.file_bytes()
+        });
+        self.end == adds_up
+    }
+
     /// Places the groups anew from the active segment's place on, after one went elsewhere than it was meant to.
     pub(super) fn restage(&mut self, segment_bytes: u64) {
         let mut end = self.place;
@@ -230,9 +239,7 @@ impl Gate {
                 let staged = state.staged_bytes + state.reserved.bodies;
                 return Err(AppendError::Full(NoRoom::Staging { staged, limit: self.options.staging_bytes }));
             }
-            state.placeless += 1;
             self.done.wait(&mut state);
-            state.placeless -= 1;
             return Ok(state);
         }
         Ok(self.lead(state, Next::HandOver))
@@ -389,9 +396,7 @@ impl Gate {
         state.reserved.permits -= 1;
         state.reserved.bodies -= body;
         state.reserved.frames -= frame_bytes(body);
-        if state.placeless > 0 {
-            self.done.notify_all();
-        }
+        self.done.notify_all();
     }
 
     /// Makes the segment that is ready large enough for `frames`.

@@ -25,7 +25,7 @@ impl Gate {
                 self.poison(&mut state, &error);
             }
         }
-        self.done.notify_all();
+        self.ring();
         self.poke_thread(&state);
         self.release_if_idle(&state);
         self.wake(state)

@@ -167,7 +167,7 @@ impl Gate {
                 self.poison(&mut state, &error);
             }
         }
-        self.done.notify_all();
+        self.ring();
         state
     }
 }
