@@ -2,6 +2,7 @@
 
 mod append;
 mod backup;
+mod bench;
 mod demo;
 mod dump;
 mod explain;
@@ -26,6 +27,7 @@ pub(crate) enum Command {
     Repair(repair::Args),
     Backup(backup::Args),
     Restore(restore::Args),
+    Bench(bench::Args),
     Demo(demo::Args),
     #[command(hide = true)]
     DemoChild(demo::ChildArgs),
@@ -44,6 +46,7 @@ impl Command {
             Command::Repair(args) => repair::run(args, json),
             Command::Backup(args) => backup::run(args, json),
             Command::Restore(args) => restore::run(args, json),
+            Command::Bench(args) => bench::run(args, json),
             Command::Demo(args) => demo::run(args, json),
             Command::DemoChild(args) => demo::run_child(args),
         }
