@@ -103,6 +103,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
             args.records, args.size
         )));
     }
+    super::check_no_file(&args.dir)?;
     let place = Place::new(&args.dir)?;
     let mut levels = Vec::new();
     for &level in args.durability.each() {
@@ -171,7 +172,7 @@ fn human(out: &mut Out, levels: &[Measured]) -> Result<(), Failure> {
             level.level.name().to_owned(),
             level.records().to_string(),
             format!("{:.0}", level.records_per_second()),
-            format!("{}", HumanBytes(level.bytes_per_second() as u64)),
+            HumanBytes(level.whole_bytes_per_second()).to_string(),
             level.commits_per_sync().map_or_else(|| "-".to_owned(), |commits| format!("{commits:.1}")),
             time(latency.of_thousand(500)),
             time(latency.of_thousand(900)),

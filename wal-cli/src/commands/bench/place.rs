@@ -19,9 +19,8 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn new(dir: &Path) -> Result<Place, Failure> {
-        let failed = |error: io::Error| {
-            Failure::new(format_args!("cannot measure in {}: {error}; name a directory", dir.display()))
-        };
+        let failed =
+            |error: io::Error| Failure::new(format_args!("cannot measure in {}: {error}", dir.display()));
         let mut place = Place { work: None, made: missing(dir).map_err(failed)? };
         // From here on dropping it removes what was made.
         fs::create_dir_all(dir).map_err(failed)?;

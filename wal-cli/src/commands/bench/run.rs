@@ -40,6 +40,11 @@ impl Measured {
         self.records_per_second() * self.size as f64
     }
 
+    pub(super) fn whole_bytes_per_second(&self) -> u64 {
+        let bytes = u128::from(self.records()) * u128::from(self.size) * 1_000_000_000;
+        u64::try_from(bytes / self.took.as_nanos().max(1)).unwrap_or(u64::MAX)
+    }
+
     /// Calls for each sync of records; none where nothing was synced.
     pub(super) fn commits_per_sync(&self) -> Option<f64> {
         let syncs = self.stats.sync_ns.count();
