@@ -23,8 +23,8 @@ use run::Measured;
 ///
 /// Makes a log in a new directory below DIR, appends to it from some threads, one record a call, and removes
 /// it again: once for each level of durability. A level ends with its records or its time, whichever comes
-/// first. Where DIR is missing it is made, and removed as well. A directory with a log in it is refused. Killed by a signal, it leaves a directory
-/// `planewal-bench-*` behind.
+/// first. Where DIR is missing it is made, and removed as well. A directory with a log in it is refused.
+/// Killed by a signal, it leaves a directory `planewal-bench-*` behind.
 ///
 /// What it measures: the time of each call, as the caller sees it, with 1/32 of error at most; how many
 /// records come through; how many calls share one sync; and, from the log's own counts, how long its writes
@@ -33,8 +33,8 @@ use run::Measured;
 /// compresses gains nothing.
 ///
 /// What it does not measure: whether a sync reaches the medium. A disk that lies looks fast. Nor batches,
-/// reading, opening, or how a log of many segments fares when the disk fills. `buffered` and `written` show memory and page cache until
-/// more is written than these hold. On an idle machine one thread alone may wait longer for the processor
+/// reading, opening, or how a log of many segments fares when the disk fills. `buffered` and `written`
+/// show memory and page cache until more is written than these hold. On an idle machine one thread alone may wait longer for the processor
 /// to wake than for the disk. Other work on the disk is in the numbers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

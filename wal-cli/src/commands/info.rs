@@ -11,9 +11,9 @@ use crate::render::{self, Out, ancestors_json, escape, extras_json, lsn_json, or
 
 /// Show what a log is: its id, how far it goes, its verdict, and what its directory holds
 ///
-/// Sizes are lengths of files. `segments` is what is written, `ahead` room for what comes next, `spares` retired files
-/// that are kept to be written again, `others` everything that is not the log's, or not any more. Holds are the durable ones: those
-/// of a running process are not on the disk.
+/// Sizes are lengths of files. `segments` is what is written, `ahead` room for what comes next, `spares`
+/// retired files that are kept to be written again, `others` everything that is not the log's, or not any
+/// more. Holds are the durable ones: those of a running process are not on the disk.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory of the log
