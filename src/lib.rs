@@ -90,8 +90,8 @@
 //!   what it sees. [`repair`] is the way out where [`Wal::open`] refuses.
 //! * [`storage`] is the disk as a trait. The feature `testing` adds disks that lose power and fail on
 //!   demand, for tests of your own.
-//! * In the repository `examples/queue.rs` is a queue in a few lines, `docs/recovery.md` the table behind
-//!   every verdict, `docs/format.md` the bytes, and `docs/testing.md` what all of this is tested with.
+//! * In the repository `examples/` has short programs for each part, `docs/operations.md` is for who runs
+//!   it, `docs/recovery.md` the table behind every verdict, `docs/format.md` the bytes, and `docs/testing.md` what all of this is tested with.
 //!
 //! This crate is a door without logic. Behind it are `planewal-core`, the mechanism, which can be used
 //! alone; `planewal-records`, what records mean, and `planewal-recycle`, what may be forgotten.
@@ -102,3 +102,8 @@ pub use planewal_core::*;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The examples of the page for who runs it.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/operations.md")]
+struct Operations;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
 mod faults;
+mod operations;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

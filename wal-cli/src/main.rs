@@ -15,8 +15,8 @@ use clap::Parser;
 const LONG_ABOUT: &str = "\
 Appends to, reads, verifies, explains, repairs and backs up planewal write-ahead logs.
 
-Everything but append, demo, repair and restore only reads the log, takes no lock of it, and runs beside
-a live writer.";
+Everything but append, bench, demo, repair and restore only reads the log, takes no lock of it, and runs
+beside a live writer.";
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 sound (a torn tail is sound, and reported), 1 damage found, 2 could not run.";

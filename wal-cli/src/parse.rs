@@ -1,5 +1,7 @@
 //! Values on the command line that are not plain numbers.
 
+use std::num::IntErrorKind;
+
 use planewal::{Durability, Lsn, SegmentId};
 
 /// How safe a record is when its commit returns.
@@ -49,7 +51,9 @@ pub(crate) fn tag(text: &str) -> Result<u8, String> {
 
 /// An LSN: 1 or more.
 pub(crate) fn lsn(text: &str) -> Result<Lsn, String> {
-    Lsn::new(number(text)?).ok_or_else(|| format!("LSNs are 1 to {}", Lsn::MAX_NUMBER))
+    let allowed = || format!("LSNs are 1 to {}", Lsn::MAX_NUMBER);
+    let number = number(text).map_err(|error| format!("{error}; {}", allowed()))?;
+    Lsn::new(number).ok_or_else(allowed)
 }
 
 /// A number of bytes, with `K`, `M` or `G` for powers of 1024.
@@ -87,7 +91,10 @@ fn number(text: &str) -> Result<u64, String> {
         Some(_) => return Err("not a number".to_owned()),
         None => text.parse(),
     };
-    parsed.map_err(|_| "not a number".to_owned())
+    parsed.map_err(|error| match error.kind() {
+        IntErrorKind::PosOverflow => "larger than any number here can be".to_owned(),
+        _ => "not a number".to_owned(),
+    })
 }
 
 #[cfg(test)]

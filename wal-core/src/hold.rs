@@ -321,6 +321,16 @@ fn unreadable(inner: &Inner) -> Option<HoldInfo> {
     inner.unreadable.then(|| HoldInfo { name: String::new(), lsn, kind: HoldKind::Unreadable })
 }
 
+/// The durable holds that a control file names, by name; one that is unreadable, from `first` on, if they
+/// cannot be read.
+pub(crate) fn durable_holds(control: &ControlState, first: Lsn) -> Vec<HoldInfo> {
+    let Some(rows) = durable_rows(&control.sections) else {
+        return vec![HoldInfo { name: String::new(), lsn: first, kind: HoldKind::Unreadable }];
+    };
+    let info = |(name, lsn)| Some(HoldInfo { name, lsn: Lsn::new(lsn)?, kind: HoldKind::Durable });
+    rows.into_iter().filter_map(info).collect()
+}
+
 /// The durable holds in some sections; `None` if they cannot be read.
 fn durable_rows(sections: &[Section]) -> Option<BTreeMap<String, u64>> {
     let mut found = sections.iter().filter(|section| section.tag == HOLDS_TAG);
@@ -440,5 +450,22 @@ mod tests {
         assert_eq!(durable_rows(&[other.clone(), section.clone()]), Some(rows()));
         assert_eq!(durable_rows(&[section.clone(), section]), None);
         assert_eq!(durable_rows(&[other]), Some(BTreeMap::new()));
+    }
+
+    #[test]
+    fn holds_that_cannot_be_read_are_told_as_one() {
+        let mut control = ControlState::new([1; 16]);
+        assert_eq!(durable_holds(&control, Lsn::FIRST), []);
+        control.sections = vec![Section { tag: HOLDS_TAG, bytes: encode(&rows()) }];
+        let told = durable_holds(&control, Lsn::FIRST);
+        assert_eq!(told.len(), 4);
+        assert_eq!(
+            (told[1].name.as_str(), told[1].lsn.number(), told[1].kind),
+            ("replica", 77, HoldKind::Durable)
+        );
+        control.sections = vec![Section { tag: HOLDS_TAG, bytes: vec![9] }];
+        let first = Lsn::new(5).unwrap();
+        let told = durable_holds(&control, first);
+        assert_eq!(told, [HoldInfo { name: String::new(), lsn: first, kind: HoldKind::Unreadable }]);
     }
 }

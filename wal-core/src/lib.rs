@@ -165,7 +165,7 @@ pub use permit::Permit;
 pub use reader::{Cursor, Position, Reader, Record};
 pub use repair::{RepairPlan, plan_repair, repair};
 pub use report::{
-    Ancestor, ExtraFile, KeptBecause, RecoveryReport, RetireReport, RetiredFile, RetiredSegment,
+    Ancestor, CleanClose, ExtraFile, KeptBecause, RecoveryReport, RetireReport, RetiredFile, RetiredSegment,
     StayingSegment, SurveyReport,
 };
 pub use restore::{RestoreReport, restore};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::chain::{Segment, SegmentInfo};
 use crate::control::lost_ranges;
-use crate::hold::HoldInfo;
+use crate::hold::{HoldInfo, durable_holds};
 use crate::lsn::{LogId, Lsn, SegmentId};
 use crate::survey::{Extra, Survey};
 use crate::verdict::{Finding, Proof, Verdict};
@@ -43,6 +43,11 @@ pub struct SurveyReport {
     pub extras: Vec<ExtraFile>,
     /// Names of the files of retired segments that are kept to be written again.
     pub spares: Vec<String>,
+    /// The durable holds, by name. One without a name stands for holds that cannot be read.
+    pub holds: Vec<HoldInfo>,
+    /// Where the last writer closed the log; `None` if it did not, or has it open. Whether all is still as it
+    /// left it, says `closed_cleanly`.
+    pub clean_close: Option<CleanClose>,
     /// LSN ranges that `repair` gave up.
     pub lost: Vec<(Lsn, Lsn)>,
     /// The logs that this one branched from, oldest first.
@@ -51,6 +56,18 @@ pub struct SurveyReport {
     pub records: u64,
     /// Bytes read for this survey.
     pub bytes_read: u64,
+}
+
+/// Where a clean close left a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CleanClose {
+    /// The newest segment then; `None` if the log held none.
+    pub segment: Option<SegmentId>,
+    /// Where its frames ended.
+    pub end: u64,
+    /// The last LSN; `None` without records.
+    pub last: Option<Lsn>,
 }
 
 /// A file that is no part of the log.
@@ -99,6 +116,14 @@ impl SurveyReport {
             unlisted_findings: survey.unlisted,
             extras: survey.extras.iter().map(ExtraFile::new).collect(),
             spares: survey.spares.iter().map(|entry| entry.name.clone()).collect(),
+            holds: control.map_or_else(Vec::new, |control| {
+                durable_holds(control, Lsn::new(base).unwrap_or(Lsn::FIRST))
+            }),
+            clean_close: control.and_then(|control| control.clean).map(|clean| CleanClose {
+                segment: SegmentId::new(clean.segment_id),
+                end: clean.end,
+                last: Lsn::new(clean.last),
+            }),
             lost: control.map_or_else(Vec::new, |control| lost_ranges(control.losses.iter(), Vec::new())),
             ancestors: control.map_or_else(Vec::new, |control| {
                 control

@@ -59,6 +59,7 @@ const LINE_BYTES_MAX: u64 = 1 << 30;
 const BATCH_BYTES_MAX: u64 = 64 << 20;
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
+    super::check_no_file(&args.dir)?;
     let wal = Wal::open(&args.dir, args.options())?;
     let mut tally = Tally::default();
     if let Err(failure) = feed(&wal, args, &mut tally) {

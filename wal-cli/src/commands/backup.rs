@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use indicatif::HumanBytes;
-use planewal::{BackupError, BackupReport, Finding, View};
+use planewal::{BackupError, BackupReport, Finding};
 use serde_json::json;
 
 use crate::outcome::{Failure, Outcome};
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
-    let view = View::open(&args.dir)?;
+    let view = super::look(&args.dir)?;
     let bar = progress_bytes();
     let made = view.backup_to_watched(&args.destination, &mut |done, most| {
         bar.set_length(most);

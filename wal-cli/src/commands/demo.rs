@@ -97,13 +97,15 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
     };
     let result = demo.run(home.path());
     let well = matches!(result, Ok(tally) if tally.is_well());
+    let unheard = matches!(result, Err(Failure::OutputGone));
     let damaged = result.is_err()
+        && !unheard
         && View::open(home.path()).is_ok_and(|view| Outcome::of(view.report()) == Outcome::Damage);
-    let kept = home.leave(well);
+    let kept = home.leave(well || unheard);
     let tally = match result {
         Ok(tally) => tally,
         Err(failure) => {
-            if let Some(dir) = &kept {
+            if let Some(dir) = kept.as_ref().filter(|_| !unheard) {
                 say(format_args!("the log is kept in {}", dir.display()));
             }
             return match failure {
@@ -142,7 +144,7 @@ impl Home {
                 dir.display()
             ))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Home::Given(dir.to_owned())),
-            Err(error) => Err(Failure::new(format_args!("{}: {error}", dir.display()))),
+            Err(error) => Err(Failure::new(format_args!("{}: {error}; name a directory", dir.display()))),
         }
     }
 

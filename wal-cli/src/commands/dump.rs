@@ -47,9 +47,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
     let form = Form::of(args.raw, json)?;
     if args.from.zip(args.to).is_some_and(|(from, to)| from > to) {
-        return Err(Failure::new("--from lies behind --to"));
+        return Err(Failure::new("--from lies behind --to; swap them"));
     }
-    let view = View::open(&args.dir)?.past_damage(args.past_damage);
+    let view = super::look(&args.dir)?.past_damage(args.past_damage);
     let report = view.report();
     let found = Outcome::of(report);
     let mut out = Out::new();
@@ -72,7 +72,7 @@ fn print(args: &Args, view: &View, form: Form, out: &mut Out) -> Result<Outcome,
             say(finding);
             return Ok(Outcome::Damage);
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(super::unread(&args.dir, &error)),
     };
     let last = args.to.or(report.last).map_or(0, Lsn::number);
     let shown = !std::io::stdout().is_terminal();
@@ -100,7 +100,7 @@ fn print(args: &Args, view: &View, form: Form, out: &mut Out) -> Result<Outcome,
                 out.flush()?;
                 bar.suspend(|| say(gap(&error, report)));
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(super::unread(&args.dir, &error)),
         }
     }
     bar.finish_and_clear();

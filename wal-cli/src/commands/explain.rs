@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
-    let view = View::open(&args.dir)?.past_damage(true);
+    let view = super::look(&args.dir)?.past_damage(true);
     let report = view.report();
     let account = match args.subject {
         Subject::Record(lsn) => of_record(&view, lsn)?,
@@ -217,7 +217,11 @@ fn of_segment(report: &SurveyReport, id: SegmentId) -> Result<Account<'_>, Failu
             account.field("state", "not readable as part of the log");
             account.field("file", name);
         }
-        (None, None) => return Err(Failure::new(format_args!("there is no segment {id} in this log"))),
+        (None, None) => {
+            return Err(Failure::new(format_args!(
+                "there is no segment {id} in this log; `planewal segments` lists them"
+            )));
+        }
     }
     account.find(report, |finding| finding.segment == Some(id));
     Ok(account)

@@ -27,9 +27,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
     let storage: Arc<dyn Storage> = Arc::new(FsStorage::new(&args.dir));
-    if !args.dir.is_dir() {
-        return Err(Failure::new(format_args!("{}: there is no log here", args.dir.display())));
-    }
+    super::check_dir(&args.dir)?;
     let plan = if args.dry_run { planewal::plan_repair(&*storage)? } else { planewal::repair(storage)? };
     let mut out = Out::new();
     if json {

@@ -22,6 +22,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
+    super::check_dir(&args.dir)?;
     let mut out = Out::new();
     let outcome = match restore(Arc::new(FsStorage::new(&args.dir))) {
         Ok(report) => {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use comfy_table::{CellAlignment, Table, presets};
-use planewal::{SegmentInfo, View};
+use planewal::SegmentInfo;
 use serde_json::json;
 
 use crate::outcome::{Failure, Outcome};
@@ -17,7 +17,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
-    let view = View::open(&args.dir)?;
+    let view = super::look(&args.dir)?;
     let report = view.report();
     let mut out = Out::new();
     if json {

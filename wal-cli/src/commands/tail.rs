@@ -1,6 +1,6 @@
 //! `tail`: the last records, and with `--follow` those to come.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use planewal::{Follow, Lsn, ReadError, Tailed, View};
@@ -47,12 +47,12 @@ const WAIT: Duration = Duration::from_secs(60);
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
     let form = Form::of(args.raw, json)?;
     let begun = Instant::now();
-    let view = View::open(&args.dir)?;
+    let view = super::look(&args.dir)?;
     let found = Outcome::of(view.report());
     let mut out = Out::new();
     let printed = if args.follow {
         let end = args.seconds.map(|seconds| begun + Duration::from_secs(seconds.into()));
-        follow(start(args, &view, |from| view.follow(from)), end, form, &mut out)
+        follow(args, start(args, &view, |from| view.follow(from)), end, form, &mut out)
     } else {
         print(args, &view, form, &mut out)
     };
@@ -84,14 +84,14 @@ fn start<T>(args: &Args, view: &View, begin: impl Fn(Lsn) -> Result<T, ReadError
 fn print(args: &Args, view: &View, form: Form, out: &mut Out) -> Result<Outcome, Failure> {
     let mut reader = match start(args, view, |from| view.read(from)) {
         Ok(reader) => reader,
-        Err(error) => return told(error, out),
+        Err(error) => return told(error, &args.dir, out),
     };
     loop {
         match reader.next() {
             Ok(Some(record)) => out.record(form, &record)?,
             Ok(None) => return Ok(Outcome::Sound),
             Err(error) => {
-                if told(error, out)? == Outcome::Damage {
+                if told(error, &args.dir, out)? == Outcome::Damage {
                     return Ok(Outcome::Damage);
                 }
             }
@@ -100,6 +100,7 @@ fn print(args: &Args, view: &View, form: Form, out: &mut Out) -> Result<Outcome,
 }
 
 fn follow(
+    args: &Args,
     begun: Result<Follow, ReadError>,
     end: Option<Instant>,
     form: Form,
@@ -107,7 +108,7 @@ fn follow(
 ) -> Result<Outcome, Failure> {
     let mut follow = match begun {
         Ok(follow) => follow,
-        Err(error) => return told(error, out),
+        Err(error) => return told(error, &args.dir, out),
     };
     loop {
         let next = match follow.try_next() {
@@ -126,7 +127,7 @@ fn follow(
             Ok(Tailed::Record(record)) => out.record(form, &record)?,
             Ok(_) => {}
             Err(error) => {
-                if told(error, out)? == Outcome::Damage {
+                if told(error, &args.dir, out)? == Outcome::Damage {
                     return Ok(Outcome::Damage);
                 }
             }
@@ -136,7 +137,7 @@ fn follow(
 
 /// Says what stands in the way; answers `Sound` where it goes on behind it. What stands in the buffer
 /// comes before what is said about it.
-fn told(error: ReadError, out: &mut Out) -> Result<Outcome, Failure> {
+fn told(error: ReadError, dir: &Path, out: &mut Out) -> Result<Outcome, Failure> {
     out.flush()?;
     match error {
         ReadError::Broken(finding) => {
@@ -147,6 +148,6 @@ fn told(error: ReadError, out: &mut Out) -> Result<Outcome, Failure> {
             say(error);
             Ok(Outcome::Sound)
         }
-        error => Err(error.into()),
+        error => Err(super::unread(dir, &error)),
     }
 }

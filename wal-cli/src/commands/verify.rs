@@ -25,7 +25,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Outcome, Failure> {
-    let view = View::open(&args.dir)?.past_damage(true);
+    let view = super::look(&args.dir)?.past_damage(true);
     let report = view.report();
     let reading = read_all(&view)?;
     let mut out = Out::new();

@@ -4,9 +4,12 @@
 
 mod append_and_dump;
 mod backup;
+mod bench;
 mod damage;
 mod demo;
 mod explain;
+mod info;
+mod messages;
 mod repair;
 mod support;
 mod tail;
