@@ -8,6 +8,7 @@ mod places;
 mod pressure;
 mod retire;
 mod spares;
+mod stress;
 mod support;
 mod tails;
 

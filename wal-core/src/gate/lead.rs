@@ -67,9 +67,11 @@ impl Gate {
         if sync_is_due && next == Next::HandOver {
             state.sync_asked = state.sync_asked.max(group.last());
         }
-        // Who syncs next wakes them all together.
+        // Who syncs next wakes them all together. Another may have synced the group already, or nobody may any
+        // more: then there is no sync to come.
+        let syncs = next == Next::Sync && self.outcome(&state, group.last(), Durability::Synced).is_none();
         let waited_for = group.written_members || state.staged.iter().any(|group| group.written_members);
-        let wakes = waited_for || state.placeless > 0 || self.write_is_watched(&state) || next != Next::Sync;
+        let wakes = waited_for || state.placeless > 0 || self.write_is_watched(&state) || !syncs;
         if state.spares.len() < SPARE_GROUPS {
             group.reset(LEAD_BYTES + 2 * len_usize(self.options.group_bytes));
             state.spares.push(group);
