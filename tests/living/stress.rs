@@ -2,6 +2,7 @@
 //!
 //! A record's payload says who appended it, as which of its batches, and nothing of its LSN; so what is read
 //! anywhere can be told from what was never appended, and is compared with the receipts at the end.
+#![allow(clippy::cast_possible_truncation, reason = "draws from small ranges")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
