@@ -10,6 +10,7 @@ mod pressure;
 mod retire;
 mod small_disk;
 mod spares;
+mod stress;
 mod support;
 mod tails;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Poison, StorageError};
 use crate::lsn::Lsn;
 use crate::storage::Allocation;
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::counted::{AtomicU64, Mutex, Ordering};
 
 /// Buckets of a histogram: each holds values below twice the one before.
 const BUCKETS: usize = 44;

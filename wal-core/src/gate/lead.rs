@@ -68,11 +68,13 @@ impl Gate {
         if sync_is_due && next == Next::HandOver {
             state.sync_asked = state.sync_asked.max(group.last());
         }
+        // Another may have synced the group already, or nobody may any more: then there is no sync to come.
+        let syncs = next == Next::Sync && self.outcome(&state, group.last(), Durability::Synced).is_none();
         if state.spares.len() < SPARE_GROUPS {
             group.reset(LEAD_BYTES + 2 * len_usize(self.options.group_bytes));
             state.spares.push(group);
         }
-        if next == Next::Sync {
+        if syncs {
             // Who waits for a sync is woken by it, and not twice.
             state.writing = false;
             self.done.notify_all();
