@@ -482,8 +482,17 @@ fn read_tail(shared: &Shared, mut tail: Tail, level: Durability) -> u64 {
 fn look_from_outside(shared: &Shared) {
     let open = || View::open_on(Arc::new(shared.disk.clone())).unwrap();
     let first = |view: &View| view.report().first.unwrap_or(view.report().next);
-    let view = open();
-    let mut follow = view.follow(first(&view)).unwrap();
+    let follow_anew = || {
+        loop {
+            let view = open();
+            match view.follow(first(&view)) {
+                Ok(follow) => break follow,
+                Err(ReadError::Retired { .. }) => {}
+                Err(error) => panic!("a follower: {error}"),
+            }
+        }
+    };
+    let mut follow = follow_anew();
     while !shared.over.load(Ordering::SeqCst) {
         let view = open();
         let from = first(&view);
@@ -496,8 +505,7 @@ fn look_from_outside(shared: &Shared) {
                 Ok(Tailed::Record(record)) => shared.see(record.lsn.number(), Identity::of(&record)),
                 Ok(_) | Err(ReadError::NotKept { .. }) => break,
                 Err(ReadError::Retired { .. }) => {
-                    let view = open();
-                    follow = view.follow(first(&view)).unwrap();
+                    follow = follow_anew();
                     break;
                 }
                 Err(error) => panic!("a follower: {error}"),
