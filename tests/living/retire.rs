@@ -441,6 +441,26 @@ fn a_view_that_was_opened_before_is_told_what_went() {
     }
 }
 
+#[test]
+fn a_view_begins_to_read_in_the_log_as_it_is_now_where_its_files_are_gone() {
+    let disk = MemStorage::new(10);
+    let wal = open_with(Arc::new(disk.clone()), &Options { spares: 0, ..tiny() });
+    fill(&wal, 30);
+    let cursor = wal.read(lsn(1)).unwrap().cursor();
+    let view = View::open_on(Arc::new(disk)).unwrap();
+    let kept = wal.retire_unchecked(lsn(20)).unwrap().first;
+    let refusals = [
+        view.read(lsn(1)).err(),
+        view.read_from(&cursor).err(),
+        view.follow(lsn(1)).err(),
+        view.follow_from(&cursor).err(),
+    ];
+    for refusal in refusals {
+        assert!(matches!(refusal, Some(ReadError::Retired { first, .. }) if first == kept), "{refusal:?}");
+    }
+    assert_eq!(view.read(kept).unwrap().next().unwrap().unwrap().lsn, kept);
+}
+
 /// The I/O thread seals behind; what it may still write to is not retired.
 #[test]
 fn retiring_beside_the_io_thread_waits_for_nobody_and_loses_nothing() {

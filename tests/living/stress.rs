@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use planewal::storage::{CrashPlan, MemStorage};
 use planewal::{
     AppendError, Batch, Durability, HoldError, Lsn, NoRoom, Options, ReadError, Reader, Receipt, Record,
-    Tailed, Ticket, Verdict, View, Wal,
+    Tail, Tailed, Ticket, Verdict, View, Wal,
 };
 
 use crate::support::{lsn, open_with};
@@ -465,12 +465,8 @@ fn work(shared: &Shared, number: u64, seed: u64, steps: u64) {
     }
 }
 
-/// A tail from the first record to the end, which misses none; answers how many it showed.
-fn tail(shared: &Shared, level: Durability) -> u64 {
-    let mut tail = shared.wal.tail(Lsn::FIRST).unwrap();
-    if level == Durability::Written {
-        tail = tail.of_written();
-    }
+/// Reads a tail from the first record to the end, which misses none; answers how many it showed.
+fn read_tail(shared: &Shared, mut tail: Tail, level: Durability) -> u64 {
     let mut last = 0;
     loop {
         let Some(record) = tail.next().wait().unwrap() else { return last };
@@ -486,8 +482,17 @@ fn tail(shared: &Shared, level: Durability) -> u64 {
 fn look_from_outside(shared: &Shared) {
     let open = || View::open_on(Arc::new(shared.disk.clone())).unwrap();
     let first = |view: &View| view.report().first.unwrap_or(view.report().next);
-    let view = open();
-    let mut follow = view.follow(first(&view)).unwrap();
+    let follow_anew = || {
+        loop {
+            let view = open();
+            match view.follow(first(&view)) {
+                Ok(follow) => break follow,
+                Err(ReadError::Retired { .. }) => {}
+                Err(error) => panic!("a follower: {error}"),
+            }
+        }
+    };
+    let mut follow = follow_anew();
     while !shared.over.load(Ordering::SeqCst) {
         let view = open();
         let from = first(&view);
@@ -500,8 +505,7 @@ fn look_from_outside(shared: &Shared) {
                 Ok(Tailed::Record(record)) => shared.see(record.lsn.number(), Identity::of(&record)),
                 Ok(_) | Err(ReadError::NotKept { .. }) => break,
                 Err(ReadError::Retired { .. }) => {
-                    let view = open();
-                    follow = view.follow(first(&view)).unwrap();
+                    follow = follow_anew();
                     break;
                 }
                 Err(error) => panic!("a follower: {error}"),
@@ -573,8 +577,12 @@ fn stress(io_thread: bool, seed: u64) {
     };
     let shared = &shared;
     std::thread::scope(|scope| {
-        let tails =
-            [Durability::Written, Durability::Synced].map(|level| scope.spawn(move || tail(shared, level)));
+        // Before anything can be retired.
+        let tails = [Durability::Written, Durability::Synced].map(|level| {
+            let tail = shared.wal.tail(Lsn::FIRST).unwrap();
+            let tail = if level == Durability::Written { tail.of_written() } else { tail };
+            scope.spawn(move || read_tail(shared, tail, level))
+        });
         scope.spawn(|| watch(shared, seed));
         scope.spawn(|| look_from_outside(shared));
         scope.spawn(|| {

@@ -124,7 +124,7 @@ pub struct Reader {
 }
 
 /// How often a log is looked at again before it is taken as it is.
-const LOOKS: u32 = 8;
+pub(crate) const LOOKS: u32 = 8;
 
 /// Surveys a log anew.
 pub(crate) type LookAgain = fn(&Arc<dyn Storage>) -> Option<Chain>;

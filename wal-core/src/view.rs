@@ -13,7 +13,7 @@ use crate::control::ControlState;
 use crate::error::{OpenError, ReadError, StorageError};
 use crate::follow::Follow;
 use crate::lsn::Lsn;
-use crate::reader::{Cursor, Position, Reader, seek};
+use crate::reader::{Cursor, LOOKS, Position, Reader, seek};
 use crate::report::SurveyReport;
 use crate::storage::{FsStorage, Storage};
 use crate::survey::Survey;
@@ -83,7 +83,8 @@ impl View {
     /// # Errors
     /// [`ReadError::Retired`] below the first LSN kept, [`ReadError::Ahead`] above the next one.
     pub fn read(&self, from: Lsn) -> Result<Reader, ReadError> {
-        Ok(Reader::new(Arc::clone(&self.chain), from, self.past_damage)?.looking_again(look_again))
+        let reader = self.ask(|chain| Reader::new(Arc::clone(chain), from, self.past_damage))?;
+        Ok(reader.looking_again(look_again))
     }
 
     /// Reads from where another reader stood.
@@ -91,7 +92,8 @@ impl View {
     /// # Errors
     /// As [`View::read`], and [`ReadError::Diverged`].
     pub fn read_from(&self, cursor: &Cursor) -> Result<Reader, ReadError> {
-        Ok(Reader::resume(Arc::clone(&self.chain), cursor, self.past_damage)?.looking_again(look_again))
+        let reader = self.ask(|chain| Reader::resume(Arc::clone(chain), cursor, self.past_damage))?;
+        Ok(reader.looking_again(look_again))
     }
 
     /// Follows the log from an LSN on, beside its writer: what is proved durable now, and what will be.
@@ -100,8 +102,10 @@ impl View {
     /// As [`View::read`].
     pub fn follow(&self, from: Lsn) -> Result<Follow, ReadError> {
         let past_damage = self.past_damage;
-        let start = |chain| Reader::new(chain, from, past_damage);
-        Follow::new(&self.chain, self.mark(), past_damage, start, 0)
+        self.ask(|chain| {
+            let start = |chain| Reader::new(chain, from, past_damage);
+            Follow::new(chain, self.mark().max(chain.durable()), past_damage, start, 0)
+        })
     }
 
     /// Follows from where a reader or another follower stood.
@@ -110,8 +114,11 @@ impl View {
     /// As [`View::read_from`].
     pub fn follow_from(&self, cursor: &Cursor) -> Result<Follow, ReadError> {
         let past_damage = self.past_damage;
-        let start = |chain| Reader::resume(chain, cursor, past_damage);
-        Follow::new(&self.chain, self.mark(), past_damage, start, cursor.next().number() - 1)
+        self.ask(|chain| {
+            let start = |chain| Reader::resume(chain, cursor, past_damage);
+            let mark = self.mark().max(chain.durable());
+            Follow::new(chain, mark, past_damage, start, cursor.next().number() - 1)
+        })
     }
 
     /// The highest durable mark; 0 if none.
@@ -124,14 +131,21 @@ impl View {
     /// # Errors
     /// [`ReadError::Ahead`], [`ReadError::Retired`], [`ReadError::Lost`] or [`ReadError::Broken`] if it is not to be had.
     pub fn seek(&self, lsn: Lsn) -> Result<Position, ReadError> {
-        match seek(&self.chain, lsn) {
-            // Retired since the view was opened.
-            Err(ReadError::Storage(error)) if error.source.kind() == io::ErrorKind::NotFound => {
-                let now = look_again(&self.chain.storage).map_or_else(|| Arc::clone(&self.chain), Arc::new);
-                seek(&now, lsn)
+        self.ask(|chain| seek(chain, lsn))
+    }
+
+    /// Asks the chain; where a file of it is gone, as it was retired since, the log as it is now.
+    fn ask<T>(&self, ask: impl Fn(&Arc<Chain>) -> Result<T, ReadError>) -> Result<T, ReadError> {
+        let mut outcome = ask(&self.chain);
+        for _ in 0..LOOKS {
+            match &outcome {
+                Err(ReadError::Storage(error)) if error.source.kind() == io::ErrorKind::NotFound => {}
+                _ => break,
             }
-            outcome => outcome,
+            let Some(now) = look_again(&self.chain.storage) else { break };
+            outcome = ask(&Arc::new(now));
         }
+        outcome
     }
 }
 

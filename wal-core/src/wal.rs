@@ -99,8 +99,7 @@ impl Wal {
 
     /// Keeps everything that is there while it is copied.
     pub(crate) fn hold_for_backup(&self) -> Option<Hold> {
-        // A head that is retired between the two has moved: once more.
-        (0..8).find_map(|_| self.gate().holds.take_for_reading("backup", self.first()))
+        self.gate().hold_everything("backup")
     }
 
     /// What opening found and did.

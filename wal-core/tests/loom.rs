@@ -193,7 +193,8 @@ fn a_rotation_beside_a_committer() {
 
 // Who waits for the write alone.
 
-/// A disk whose syncs return only once the model lets them.
+/// A disk whose syncs return only once the model lets them, and of which what is read, written and removed
+/// are steps of their own.
 #[derive(Debug, Clone)]
 struct Slow {
     disk: MemStorage,
@@ -205,8 +206,12 @@ impl Slow {
         let slow = Slow { disk: MemStorage::new(1), lets: Arc::new((Mutex::new(true), Condvar::new())) };
         let wal = Wal::open_on(Arc::new(slow.clone()), options).unwrap();
         wal.append_as(0x80, 1, &[0], Synced).unwrap();
-        slow.lets(false);
         (slow, wal)
+    }
+
+    /// A step of its own.
+    fn step(&self) {
+        drop(self.lets.0.lock().unwrap());
     }
 
     fn lets(&self, syncs: bool) {
@@ -225,6 +230,7 @@ impl Storage for Slow {
     }
 
     fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn StorageFile>> {
+        self.step();
         Ok(Box::new(SlowFile { file: self.disk.open(name, access)?, disk: self.clone() }))
     }
 
@@ -233,6 +239,7 @@ impl Storage for Slow {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        self.step();
         self.disk.remove(name)
     }
 
@@ -269,10 +276,12 @@ impl StorageFile for SlowFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.disk.step();
         self.file.read_at(offset, buffer)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+        self.disk.step();
         self.file.write_at(offset, bytes)
     }
 
@@ -299,6 +308,7 @@ fn beside_a_slow_sync(payload: usize, other: fn(&Wal)) {
     model(4, move || {
         let options = Options { segment_bytes: 256 << 10, prepare_bytes: 256 << 10, ..options() };
         let (slow, wal) = Slow::begun(options);
+        slow.lets(false);
         let committer = {
             let wal = wal.clone();
             thread::spawn(move || wal.append_as(0x80, 1, &vec![1; payload], Synced).map(drop).unwrap())
@@ -331,6 +341,7 @@ fn a_tail_of_written_records_never_waits_for_the_sync_behind_them() {
     for next in [wait, poll] {
         model(4, move || {
             let (slow, wal) = Slow::begun(options());
+            slow.lets(false);
             let mut tail = wal.tail(lsn(2)).unwrap().of_written();
             let committer = thread::spawn(move || wal.append_as(0x80, 1, &[1], Synced).unwrap());
             assert_eq!(next(&mut tail), Some(2));
@@ -565,6 +576,11 @@ fn a_tail_with_a_deadline_returns() {
 /// Two finished segments, of the records 1 and 2, and a third with record 3.
 fn three_segments() -> Wal {
     let (_, wal) = begun();
+    three_segments_of(&wal);
+    wal
+}
+
+fn three_segments_of(wal: &Wal) {
     for number in 2..=3 {
         wal.rotate().unwrap();
         wal.append_as(0x80, 1, &[number], Synced).unwrap();
@@ -572,7 +588,6 @@ fn three_segments() -> Wal {
     // Without the thread the one before is sealed at the next rotation.
     wal.rotate().unwrap();
     wal.append_as(0x80, 1, &[4], Synced).unwrap();
-    wal
 }
 
 #[test]
@@ -672,6 +687,25 @@ fn a_tail_taken_beside_a_retirement_is_refused_or_whole() {
             Err(error) => panic!("{error}"),
         }
         other.join().unwrap();
+    });
+}
+
+// faults: B134
+#[test]
+fn a_backup_beside_a_retirement_is_whole() {
+    model(3, || {
+        let (_, wal) = Slow::begun(options());
+        three_segments_of(&wal);
+        let other = {
+            let wal = wal.clone();
+            thread::spawn(move || wal.retire_unchecked(lsn(3)).unwrap())
+        };
+        let copy = MemStorage::new(2);
+        wal.backup_to_storage(Arc::new(copy.clone())).unwrap();
+        other.join().unwrap();
+        let view = View::open_on(Arc::new(copy)).unwrap();
+        assert!([Lsn::new(1), Lsn::new(3)].contains(&view.report().first));
+        assert_eq!(view.report().last, Lsn::new(4));
     });
 }
 
@@ -797,5 +831,22 @@ fn a_handle_that_goes_leaves_no_ticket_waiting_and_no_lock() {
         let wal = Wal::open_on(Arc::new(disk), options()).unwrap();
         assert!(wal.last() >= Some(acknowledged));
         drop(ticket);
+    });
+}
+
+// What is staged behind a group under way can only go after it.
+#[test]
+fn a_handle_that_goes_writes_what_is_staged() {
+    model(4, || {
+        let (disk, wal) = begun();
+        let ticket = wal.submit_as(&mut batch(&[1]), Synced).unwrap();
+        let other = thread::spawn(move || ticket.wait().map(drop));
+        drop(wal.submit_as(&mut batch(&[2]), Buffered).unwrap());
+        drop(wal);
+        match other.join().unwrap() {
+            Ok(()) | Err(AppendError::Abandoned) => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert_eq!(View::open_on(Arc::new(disk)).unwrap().report().last, Lsn::new(3));
     });
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Gate, without};
 use crate::chain::Segment;
 use crate::error::{AppendError, HoldError, Poison, RetireError, StorageError};
-use crate::hold::{Change, HoldInfo};
+use crate::hold::{Change, Hold, HoldInfo};
 use crate::lsn::{Lsn, SegmentId};
 use crate::report::{KeptBecause, RetireReport, RetiredFile, RetiredSegment, StayingSegment};
 use crate::spare::{is_fit, spare_name, spares};
@@ -83,6 +83,14 @@ impl Gate {
             })
         });
         Ok(outcome?)
+    }
+
+    /// Holds everything that is there for somebody who reads. Waits for a retirement that is under way: what it
+    /// has decided on is still on the chain, and cannot be held any more.
+    pub(crate) fn hold_everything(&self, name: &str) -> Option<Hold> {
+        let _alone = self.retiring.lock();
+        let first = self.chain.first().unwrap_or_else(|| self.chain.next());
+        self.holds.take_for_reading(name, Lsn::new(first)?)
     }
 
     /// Changes a durable hold in both slots before it returns.
