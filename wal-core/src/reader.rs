@@ -275,8 +275,10 @@ impl Reader {
     /// next call goes on behind it; [`ReadError::Broken`] where the log does not check, again at each
     /// call.
     #[allow(clippy::should_implement_trait, reason = "it lends, which an iterator cannot")]
+    #[inline]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
-        Ok(if self.ready()? { self.lend() } else { None })
+        let in_body = self.left > 0 && self.broken.is_none() && self.at_record();
+        Ok(if in_body || self.ready()? { self.lend() } else { None })
     }
 
     /// Goes to the next record, which [`lend`](Self::lend) then has; answers whether there is one.
