@@ -330,7 +330,7 @@ fn readers_and_views_that_race_retirements_never_see_damage() {
                 );
                 let from = report.first.unwrap();
                 let mut reader = match view.read(from) {
-                    Err(ReadError::Storage(_)) => continue,
+                    Err(ReadError::Retired { .. }) => continue,
                     reader => reader.unwrap(),
                 };
                 read_on(|| reader.next().map(|record| record.map(|one| (one.lsn, one.payload.to_vec()))));

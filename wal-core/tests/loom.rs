@@ -552,6 +552,21 @@ fn a_tail_ends_with_a_log_that_is_dropped() {
     tail_to_the_end(poll, drop);
 }
 
+// Nothing is staged, so no leader wakes anybody.
+// faults: B162
+#[test]
+fn a_tail_ends_with_an_idle_log_that_is_dropped() {
+    for next in [wait, poll] {
+        model(4, move || {
+            let (_, wal) = begun();
+            let mut tail = wal.tail(lsn(2)).unwrap();
+            let other = thread::spawn(move || drop(wal));
+            assert_eq!(next(&mut tail), None);
+            other.join().unwrap();
+        });
+    }
+}
+
 // faults: B162
 #[test]
 fn a_tail_with_a_deadline_returns() {
