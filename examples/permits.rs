@@ -1,7 +1,7 @@
-//! State of one's own beside a log: reserve, change the state, submit, let go of the lock, wait.
+//! State of one's own beside a log: reserve, submit, change the state, let go of the lock, wait.
 //!
 //! Room comes first, because a state that has changed cannot be refused any more. The lock is held over
-//! change and submit, so the order in the log is that in the state; nobody waits for a disk under it.
+//! submit and change, so the order in the log is that in the state; nobody waits for a disk under it.
 
 use std::error::Error;
 use std::sync::{Mutex, PoisonError};

@@ -47,7 +47,7 @@
 //! | P5 | Damage is told from a torn tail by proof. A torn tail is cut and reported, damage never cut. |
 //! | P6 | After a failed write or sync the handle is poisoned; nothing is tried again behind your back. |
 //! | P7 | Reading writes nothing: no byte, no time, no lock. |
-//! | P8 | A segment leaves when every plane in it has let go of it, durably; until then it stays. |
+//! | P8 | Not yet: a segment leaves when every plane in it has let go of it, durably. So far segments leave by [`Wal::retire_unchecked`] alone, which asks holds and nobody else. |
 //! | P9 | A full disk is an answer, given before an LSN is; appends go on when there is room. |
 //! | P10 | Opening, reading and writing hold 16 MiB and the largest group at most, whatever lies on disk. |
 //! | P11 | No bytes make a parser panic, read too far, or allocate by a length that nobody checked. |
@@ -88,13 +88,19 @@
 //!   what it had read.
 //! * [`View`] looks without touching, beside a live writer too; [`Verdict`], [`Proof`] and [`Finding`] are
 //!   what it sees. [`repair`] is the way out where [`Wal::open`] refuses.
+//! * [`Ticket`] waits for durability without blocking, [`Permit`] reserves room before a state is changed,
+//!   [`Stats`] tell how the log fares.
+//! * [`Tail`] follows in this process, [`Follow`] in another one; a [`Hold`] keeps what is still needed, and
+//!   [`Wal::retire_unchecked`] lets the rest go, behind a checkpoint: there is how.
+//! * [`Wal::backup_to`] copies while the log is written, [`restore`] makes the copy a log of its own.
 //! * [`storage`] is the disk as a trait. The feature `testing` adds disks that lose power and fail on
 //!   demand, for tests of your own.
 //! * In the repository `examples/` has short programs for each part, `docs/operations.md` is for who runs
 //!   it, `docs/recovery.md` the table behind every verdict, `docs/format.md` the bytes, and `docs/testing.md` what all of this is tested with.
 //!
 //! This crate is a door without logic. Behind it are `planewal-core`, the mechanism, which can be used
-//! alone; `planewal-records`, what records mean, and `planewal-recycle`, what may be forgotten.
+//! alone; `planewal-records`, what records mean, and `planewal-recycle`, what may be forgotten, are still
+//! empty.
 
 pub use planewal_core::*;
 

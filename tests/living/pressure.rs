@@ -131,7 +131,7 @@ fn a_permit_never_finds_the_log_full() {
                     let room = 2 << 20;
                     disk.set_capacity(Some(if dice.below(3) == 0 { 0 } else { room }));
                 }
-                3..=4 => match wal.try_reserve(Batch::encoded(bytes as u64)) {
+                3..=4 => match wal.try_reserve(Batch::encoded(bytes)) {
                     Ok(permit) => permits.push(permit),
                     Err(error) => assert!(matches!(error, AppendError::Full(_)), "seed {seed}: {error}"),
                 },
@@ -155,7 +155,8 @@ fn a_permit_never_finds_the_log_full() {
         assert_eq!(wal.stats().reserved_bytes, reserved, "seed {seed}");
         while !permits.is_empty() {
             let permit = permits.swap_remove(dice.below(permits.len()));
-            let payload = permit.bytes() - (Batch::encoded(permit.bytes()) - permit.bytes());
+            let bytes = usize::try_from(permit.bytes()).unwrap();
+            let payload = permit.bytes() - (Batch::encoded(bytes) - permit.bytes());
             let level = LEVELS[dice.below(3)];
             permit
                 .commit_as(&mut filled(usize::try_from(payload).unwrap()), level)
@@ -198,7 +199,11 @@ fn a_permit_is_for_what_it_says() {
     let wal = Wal::open_on(Arc::new(MemStorage::new(23)), tight()).unwrap();
     let permit = wal.reserve(100).unwrap();
     let mut large = filled(100);
-    assert!(matches!(permit.commit(&mut large), Err(AppendError::TooLarge { bytes: 104, limit: 100 })));
+    let error = permit.commit(&mut large).unwrap_err();
+    assert!(matches!(error, AppendError::PermitTooSmall { needed: 104, reserved: 100 }), "{error}");
+    // A permit that no batch could use is not given.
+    let most = tight().record_bytes_max;
+    assert!(matches!(wal.try_reserve(most * 2), Err(AppendError::TooLarge { limit, .. }) if limit == most));
     assert_eq!((large.records(), wal.stats().reserved_bytes, wal.last()), (1, 0, None));
     // Staging is full of permits: the next waits until one is given back.
     let held = wal.reserve(60 << 10).unwrap();

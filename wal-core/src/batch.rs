@@ -105,8 +105,8 @@ impl Batch {
     /// Bytes that a record with a payload of so many bytes takes in a batch: 3 more for up to 63 bytes, 4
     /// more up to 8 KiB, never more than 7 more.
     #[must_use]
-    pub fn encoded(payload_bytes: u64) -> u64 {
-        record_bytes(u32::try_from(payload_bytes).unwrap_or(u32::MAX)).max(payload_bytes)
+    pub fn encoded(payload_bytes: usize) -> u64 {
+        record_bytes(u32::try_from(payload_bytes).unwrap_or(u32::MAX)).max(len64(payload_bytes))
     }
 
     /// Takes all records out and keeps the memory.

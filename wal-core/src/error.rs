@@ -196,12 +196,20 @@ pub enum AppendError {
     #[error("a batch without records cannot be appended")]
     EmptyBatch,
     /// The batch is larger than the options allow; no LSN was given.
-    #[error("a batch with {bytes} bytes of payload, and the limit is {limit}")]
+    #[error("a batch of {bytes} bytes, and the limit is {limit}")]
     TooLarge {
-        /// Bytes of payload in the batch.
+        /// Bytes of payload in the batch, or to be reserved.
         bytes: u64,
         /// The limit, `record_bytes_max` of the options.
         limit: u64,
+    },
+    /// The batch takes more than its permit is for; no LSN was given, and the batch is still the caller's.
+    #[error("a batch that takes {needed} encoded bytes, on a permit for {reserved}")]
+    PermitTooSmall {
+        /// Encoded bytes of the batch.
+        needed: u64,
+        /// What the permit is for.
+        reserved: u64,
     },
     /// A record has plane 0 or kind 0, which are never valid; no LSN was given.
     #[error("plane {plane} and kind {kind}: zero is never valid")]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::batch::Batch;
 use crate::error::AppendError;
-use crate::frame::BODY_BYTES_MAX;
 use crate::gate::{ForRoom, Gate, Receipt};
 use crate::options::Durability;
 use crate::ticket::Ticket;
@@ -15,7 +14,7 @@ use crate::ticket::Ticket;
 ///
 /// It still fails where the log is poisoned or closed. Where the file system cannot reserve space for real
 /// ([`Stats::allocation`](crate::Stats::allocation) is `Sparse`), the batch is staged all the same, and
-/// written once there is room. Dropping a permit gives the room back.
+/// written once there is room. Dropping a permit gives the room back. A permit keeps the log open.
 ///
 /// ```
 /// # use planewal_core::{Batch, Options, Wal};
@@ -37,8 +36,10 @@ pub struct Permit {
 
 impl Permit {
     pub(crate) fn new(gate: &Arc<Gate>, bytes: u64, for_room: ForRoom) -> Result<Permit, AppendError> {
-        if bytes > BODY_BYTES_MAX {
-            return Err(AppendError::TooLarge { bytes, limit: BODY_BYTES_MAX });
+        // No more than a batch may bring, or a state would be changed on a permit that is of no use.
+        let limit = gate.options.record_bytes_max;
+        if bytes > Batch::encoded(usize::try_from(limit).unwrap_or(usize::MAX)) {
+            return Err(AppendError::TooLarge { bytes, limit });
         }
         gate.reserve(bytes, for_room)?;
         Ok(Permit { gate: Arc::clone(gate), bytes, holds: true })
@@ -53,7 +54,7 @@ impl Permit {
     /// Appends a batch of at most [`bytes`](Permit::bytes), as [`Wal::commit`](crate::Wal::commit) does.
     ///
     /// # Errors
-    /// [`AppendError::TooLarge`] for a larger batch, which stays the caller's, and as
+    /// [`AppendError::PermitTooSmall`] for a larger batch, which stays the caller's, and as
     /// [`Wal::commit`](crate::Wal::commit), but never [`AppendError::Full`].
     pub fn commit(self, batch: &mut Batch) -> Result<Receipt, AppendError> {
         let durability = self.gate.options.durability;

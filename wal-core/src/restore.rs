@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::control::ANCESTOR_ROWS_MAX;
 use crate::error::{RestoreError, StorageError};
+use crate::hold::{HoldInfo, durable_holds};
 use crate::lsn::{LogId, Lsn};
 use crate::open::lock;
 use crate::repair::{branch_off, has_room_for_a_branch, name_newest, sync_chain, write};
@@ -32,6 +33,9 @@ pub struct RestoreReport {
     pub next: Lsn,
     /// Number of segments, which stay as they are.
     pub segments: u64,
+    /// The durable holds of the log that was copied. They hold in the branch as well, until they are released;
+    /// who was meant by them does not follow the branch.
+    pub holds: Vec<HoldInfo>,
 }
 
 /// Turns a backup into a log that can be opened for writing, in place and on a new branch.
@@ -69,6 +73,7 @@ pub fn restore(storage: Arc<dyn Storage>) -> Result<RestoreReport, RestoreError>
     sync_chain(storage, &found)?;
     storage.sync_dir().map_err(|error| StorageError::new("sync", dir.clone(), error))?;
     let (log_id, base) = (state.log_id, found.chain.first().map_or(found.next, |piece| piece.base));
+    let holds = durable_holds(&state, Lsn::new(base).unwrap_or(Lsn::FIRST));
     write(storage, &found, state)?;
     let (Some(log_id), Some(ancestor)) = (LogId::new(log_id), LogId::new(ancestor)) else {
         unreachable!("the id of a slot that checks is not zero, nor is one that was drawn")
@@ -80,6 +85,7 @@ pub fn restore(storage: Arc<dyn Storage>) -> Result<RestoreReport, RestoreError>
         last: Lsn::new(found.last).filter(|_| found.last >= base),
         next: Lsn::new(found.next).unwrap_or(Lsn::FIRST),
         segments: u64::try_from(found.chain.len()).unwrap_or(u64::MAX),
+        holds,
     })
 }
 

@@ -199,7 +199,7 @@ impl Wal {
     /// a permit and asks for another that finds no place while it does waits for itself.
     ///
     /// # Errors
-    /// [`AppendError::Full`] if the disk is full, [`AppendError::TooLarge`] above what a batch can have, and as
+    /// [`AppendError::Full`] if the disk is full, [`AppendError::TooLarge`] above `record_bytes_max`, and as
     /// [`Wal::commit`].
     pub fn reserve(&self, bytes: u64) -> Result<Permit, AppendError> {
         Permit::new(self.gate(), bytes, ForRoom::Wait)
@@ -358,7 +358,8 @@ impl Wal {
         self.gate().change_hold(name, Change::Take(lsn))
     }
 
-    /// Moves a durable hold forwards, durably. It counts where it was until this returns; after a crash meanwhile
+    /// Moves a durable hold forwards, durably, which costs two syncs of the control file: once in a while, and
+    /// not for each record. It counts where it was until this returns; after a crash meanwhile
     /// it is at either place.
     ///
     /// # Errors
@@ -386,7 +387,18 @@ impl Wal {
     /// them. The newest segment always stays. The report says what went, and what stayed first and why.
     ///
     /// *Unchecked*: whether anybody still needs the records is not asked. A database asks the planes first,
-    /// which is what `planewal-recycle` is for.
+    /// which is what `planewal-recycle` is for. Until then, a checkpoint goes like this:
+    ///
+    /// 1. Under the lock of your state, take the state and the last LSN that it holds, `at`.
+    /// 2. [`wait_durable(at)`](Self::wait_durable), before anybody can see the checkpoint: one that is ahead of
+    ///    what a power loss leaves would hold records whose LSNs are given out again.
+    /// 3. Write it with `at` to a new file, sync that, rename it, sync its directory.
+    /// 4. `retire_unchecked(at.next())`.
+    /// 5. After a restart load it, and [`read(at.next())`](Self::read).
+    ///
+    /// A segment that [`rotate`](Self::rotate) has just ended is the newest until a record behind it is durable,
+    /// so what goes is one segment behind. A log that has taken the whole disk can only be retired behind a
+    /// checkpoint, which needs room of its own.
     ///
     /// When this returns, the records are gone for good. After a crash meanwhile each segment is there or
     /// gone, and whatever is there begins at a segment's first record. It needs no free space. A reader in a

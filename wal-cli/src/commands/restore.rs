@@ -56,6 +56,7 @@ fn machine(out: &mut Out, report: &RestoreReport) -> Result<(), Failure> {
         "last_lsn": lsn_json(report.last),
         "next_lsn": report.next.number(),
         "segments": report.segments,
+        "holds": report.holds.iter().map(|hold| json!({ "name": hold.name, "lsn": hold.lsn.number() })).collect::<Vec<_>>(),
     }))
 }
 
@@ -64,5 +65,10 @@ fn human(out: &mut Out, report: &RestoreReport) -> Result<(), Failure> {
     out.field("branch of", format_args!("{}, up to LSN {}", report.ancestor, or_none(report.last)))?;
     out.field("first LSN", or_none(report.first))?;
     out.field("next LSN", report.next)?;
-    out.field("segments", report.segments)
+    out.field("segments", report.segments)?;
+    for hold in &report.holds {
+        let name = format_args!("{} from LSN {}; release it if nobody follows here", hold.name, hold.lsn);
+        out.field("durable hold", name)?;
+    }
+    Ok(())
 }

@@ -373,7 +373,7 @@ impl Gate {
         self.check_batch(&*batch)?;
         let wanted = Wanted { body: batch.body_bytes(), records: batch.records() };
         if wanted.body > reserved {
-            return Err(AppendError::TooLarge { bytes: wanted.body, limit: reserved });
+            return Err(AppendError::PermitTooSmall { needed: wanted.body, reserved });
         }
         let mut state = self.state.lock();
         if let Some(refusal) = self.refusal(&state) {
