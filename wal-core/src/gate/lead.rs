@@ -10,7 +10,7 @@ use crate::copy::CopyError;
 use crate::error::{AppendError, NoRoom, StorageError};
 use crate::frame::{FrameDraft, FrameKind, frame_bytes};
 use crate::options::Durability;
-use crate::prepare::{discard, prepare};
+use crate::prepare::discard;
 use crate::segment::LINK_FRAME_BYTES;
 use crate::sync::unlocked;
 use crate::wire::len_usize;
@@ -135,19 +135,7 @@ impl Gate {
             state.preparing = true;
             let prepared = without(&mut state, || {
                 unfit.map_or(Ok(()), |unfit| self.forget_prepared(&unfit))?;
-                let room = START + frame_bytes(body);
-                let flight = self.counters.begin("prepare");
-                let prepared = prepare(
-                    &self.chain.storage,
-                    &self.control,
-                    &self.options,
-                    capacity,
-                    room,
-                    self.chain.durable(),
-                    false,
-                );
-                drop(flight);
-                prepared
+                self.make_segment(capacity, START + frame_bytes(body), false)
             });
             state.preparing = false;
             match prepared {

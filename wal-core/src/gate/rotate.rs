@@ -121,23 +121,13 @@ impl Gate {
         let unfit = if state.reserved.permits == 0 { state.ready.take() } else { None };
         let replaces = state.ready.is_some();
         let made = without(&mut state, || {
-            let _flight = self.counters.begin("prepare");
             unfit.map_or(Ok(()), |unfit| self.forget_prepared(&unfit))?;
-            let make = |room| {
-                prepare(
-                    &self.chain.storage,
-                    &self.control,
-                    &self.options,
-                    capacity,
-                    room,
-                    self.chain.durable(),
-                    replaces,
-                )
-            };
             let ahead = end.max(START + self.options.prepare_bytes);
-            match make(ahead) {
+            match self.make_segment(capacity, ahead, replaces) {
                 // There may still be room for what is wanted now.
-                Err(error) if error.is_full() && end > START && end < ahead => make(end),
+                Err(error) if error.is_full() && end > START && end < ahead => {
+                    self.make_segment(capacity, end, replaces)
+                }
                 made => made,
             }
         });
@@ -165,6 +155,18 @@ impl Gate {
         self.ring();
         self.release_if_idle(&state);
         Ok(state)
+    }
+
+    /// Makes a segment file with room up to `end`; it may be made in place of another that is ready.
+    pub(super) fn make_segment(
+        &self,
+        capacity: u64,
+        end: u64,
+        replaces: bool,
+    ) -> Result<Prepared, StorageError> {
+        let _flight = self.counters.begin("prepare");
+        let durable = self.chain.durable();
+        prepare(&self.chain.storage, &self.control, &self.options, capacity, end, durable, replaces)
     }
 
     /// Removes a segment that was prepared and never used: out of the slots first.
