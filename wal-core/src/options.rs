@@ -66,7 +66,8 @@ pub struct Options {
     /// goes alone. A reader holds as much in memory. Default: 1 MiB.
     pub group_bytes: u64,
     /// Most bytes of records that wait in memory for their write, permits included, 64 KiB to 1 GiB; what
-    /// comes then waits, or is refused if it asked for that. A larger batch goes alone. Default: 8 MiB.
+    /// comes then waits, or is refused if it asked for that. A batch that finds nothing staged is let in whatever
+    /// its size and whatever permits hold, so the bound is this and one batch. Default: 8 MiB.
     pub staging_bytes: u64,
     /// What to do about a torn tail. Default: cut it.
     pub recovery: Recovery,

@@ -176,7 +176,8 @@ impl Wal {
         Ok(Ticket::new(Arc::clone(self.gate()), receipt, durability))
     }
 
-    /// As [`commit_as`](Wal::commit_as), but where staging is full it is refused, and does not wait for a place.
+    /// As [`commit_as`](Wal::commit_as), but where staging is full it is refused, and does not wait for a place. It
+    /// may still make room on the disk itself, where none was made ahead, and so wait for the disk.
     ///
     /// # Errors
     /// As [`Wal::commit`]; [`AppendError::Full`] with [`NoRoom::Staging`](crate::NoRoom::Staging) leaves the
@@ -185,7 +186,8 @@ impl Wal {
         self.gate().commit(batch, durability, ForRoom::Refuse)
     }
 
-    /// As [`submit_as`](Wal::submit_as), but where staging is full it is refused, and does not wait for a place.
+    /// As [`submit_as`](Wal::submit_as), but where staging is full it is refused, and does not wait for a place. As
+    /// [`try_commit`](Wal::try_commit) it may make room on the disk; a [`Permit`] does no I/O at all.
     ///
     /// # Errors
     /// As [`Wal::try_commit`].
@@ -205,7 +207,7 @@ impl Wal {
         Permit::new(self.gate(), bytes, ForRoom::Wait)
     }
 
-    /// As [`reserve`](Wal::reserve), but does not wait for a place in staging.
+    /// As [`reserve`](Wal::reserve), but does not wait for a place in staging. It may make room on the disk.
     ///
     /// # Errors
     /// As [`Wal::reserve`], and [`AppendError::Full`] with [`NoRoom::Staging`](crate::NoRoom::Staging).
