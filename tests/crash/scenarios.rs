@@ -964,3 +964,30 @@ fn a_directory_is_synced_after_every_new_name() {
     run.run(SCRIPT).unwrap();
     assert!(run.faults.counts().get(Op::Rename) > 5);
 }
+
+// The mark in a seal counts where the segment has a successor, too: the closing sync may be all that proves the
+// last records of a segment, and a damaged one of those is no torn tail.
+#[test]
+fn the_seal_of_a_segment_with_a_successor_proves_its_last_record() {
+    let disk = MemStorage::new(51);
+    let options = Options { beacon_idle: std::time::Duration::ZERO, io_thread: false, ..small_options() };
+    let wal = Wal::open_on(on(&disk), options.clone()).unwrap();
+    wal.append_as(0x80, 1, b"one", Durability::Written).unwrap();
+    wal.append_as(0x80, 1, &[2; 6000], Durability::Written).unwrap();
+    // Begins the second segment, with a mark from before the seal of the first.
+    wal.append_as(0x80, 1, &[3; 9000], Durability::Written).unwrap();
+    assert_eq!((wal.segments().len(), wal.durable()), (2, None));
+    // Seals the first: its closing sync has returned.
+    wal.rotate().unwrap();
+    assert_eq!(wal.durable(), Some(lsn(2)));
+    let image = disk.fork_live();
+    let report = View::open_on(on(&image)).unwrap().report().clone();
+    assert_eq!((report.durable, report.last), (Some(lsn(2)), Some(lsn(3))));
+    let place = View::open_on(on(&image)).unwrap().seek(lsn(2)).unwrap();
+    let name = place.segment.file_name();
+    image.flip_bit(&name, (place.offset + 33) * 8);
+    match Wal::open_on(on(&image), options) {
+        Err(OpenError::Refused { finding, .. }) => assert_eq!(finding.verdict, Verdict::Damaged),
+        opened => panic!("{opened:?}"),
+    }
+}

@@ -562,7 +562,7 @@ fn locate(chain: &Chain, segment: &Segment, lsn: u64) -> Result<Option<IndexRow>
     let file = open_segment(chain, segment, lsn)?;
     let seal = read_seal(&Arc::from(file), segment.salt, end)
         .map_err(|error| StorageError::new("read", &segment.name, error))?;
-    Ok(seal.and_then(|seal| seal.index.find(lsn)))
+    Ok(seal.and_then(|(seal, _)| seal.index.find(lsn)))
 }
 
 /// The frame that holds `lsn`, found by index and headers alone: in a segment of up to 64 MiB this

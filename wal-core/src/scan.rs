@@ -358,16 +358,21 @@ fn body_parses(header: &FrameHeader, body: &[u8], offset: u64, stubs: bool) -> b
     }
 }
 
-/// Reads the seal of a segment that is known to end at `end`, if there is one that checks. Reads the
-/// seal alone.
-pub(crate) fn read_seal(file: &Arc<dyn StorageFile>, salt: Salt, end: u64) -> io::Result<Option<Seal>> {
+/// Reads the seal of a segment that is known to end at `end`, if there is one that checks, and the durable
+/// mark that its frame testifies to. Reads the seal alone.
+pub(crate) fn read_seal(
+    file: &Arc<dyn StorageFile>,
+    salt: Salt,
+    end: u64,
+) -> io::Result<Option<(Seal, u64)>> {
     let length = file.len()?;
     let window =
         Window::new(Arc::clone(file), length.min(end.saturating_add(SEAL_BYTES_MAX)), SEEK_CHUNK_BYTES);
     let mut walk = Walk::new(window, salt, end);
     match walk.frame_at(end) {
         Ok(frame) if frame.header.kind == FrameKind::Seal => {
-            Ok(Seal::parse(walk.body(), end).filter(|seal| seal.last + 1 == frame.header.first_lsn))
+            let seal = Seal::parse(walk.body(), end).filter(|seal| seal.last + 1 == frame.header.first_lsn);
+            Ok(seal.map(|seal| (seal, frame.header.durable())))
         }
         _ => Ok(None),
     }

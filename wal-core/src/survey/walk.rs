@@ -258,8 +258,14 @@ impl PieceWalk<'_, '_> {
         walk.sieved = sieved;
         let linked = self.check_link(&mut walk);
         let ended = linked && self.frames(&mut walk, stated);
+        // The closing sync may be all that proves the last records, so a seal counts whether they check or not.
+        let end = stated.filter(|_| !self.newest);
+        let seal = end.and_then(|end| read_seal(&self.file, salt, end).ok().flatten());
+        let sealed = seal.is_some();
+        let mark = seal.map_or(0, |(_, durable)| durable);
+        self.surveyor.durable = self.surveyor.durable.max(mark);
         if ended {
-            self.finish(&walk);
+            self.finish(&walk, sealed);
         }
         self.surveyor.bytes_read += walk.window.bytes_read;
     }
@@ -450,7 +456,7 @@ impl PieceWalk<'_, '_> {
     }
 
     /// The end was reached in order: by the successor's link, by the sieve, or by a seal.
-    fn finish(&mut self, walk: &Walk) {
+    fn finish(&mut self, walk: &Walk, sealed: bool) {
         let due = self.surveyor.due;
         self.piece().end = walk.offset;
         if let Some(sieve) = self.piece().sieve.clone() {
@@ -475,13 +481,10 @@ impl PieceWalk<'_, '_> {
             let hole =
                 self.new_hole(Place::End, walk.offset, "the segment is finished here".to_owned(), None);
             self.surveyor.note_open(Hole { clean, ..hole });
-        } else {
-            let (salt, end) = (self.piece().salt, walk.offset);
-            if read_seal(&self.file, salt, end).ok().flatten().is_some() {
-                // The seal has the index; so memory does not grow with the number of segments.
-                self.piece().sealed = true;
-                self.piece().index = SparseIndex::default();
-            }
+        } else if sealed {
+            // The seal has the index; so memory does not grow with the number of segments.
+            self.piece().sealed = true;
+            self.piece().index = SparseIndex::default();
         }
     }
 
