@@ -177,7 +177,8 @@ impl Wal {
     }
 
     /// As [`commit_as`](Wal::commit_as), but where staging is full it is refused, and does not wait for a place. It
-    /// may still make room on the disk itself, where none was made ahead, and so wait for the disk.
+    /// may still write what is staged, where nobody else does, and make room on the disk where none was made
+    /// ahead; so it may wait for the disk, but for no other thread.
     ///
     /// # Errors
     /// As [`Wal::commit`]; [`AppendError::Full`] with [`NoRoom::Staging`](crate::NoRoom::Staging) leaves the
@@ -187,7 +188,7 @@ impl Wal {
     }
 
     /// As [`submit_as`](Wal::submit_as), but where staging is full it is refused, and does not wait for a place. As
-    /// [`try_commit`](Wal::try_commit) it may make room on the disk; a [`Permit`] does no I/O at all.
+    /// [`try_commit`](Wal::try_commit) it may write and make room; a [`Permit`] does no I/O at all.
     ///
     /// # Errors
     /// As [`Wal::try_commit`].
@@ -207,7 +208,7 @@ impl Wal {
         Permit::new(self.gate(), bytes, ForRoom::Wait)
     }
 
-    /// As [`reserve`](Wal::reserve), but does not wait for a place in staging. It may make room on the disk.
+    /// As [`reserve`](Wal::reserve), but does not wait for a place in staging. It may write and make room.
     ///
     /// # Errors
     /// As [`Wal::reserve`], and [`AppendError::Full`] with [`NoRoom::Staging`](crate::NoRoom::Staging).

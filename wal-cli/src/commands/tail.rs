@@ -12,7 +12,7 @@ use crate::render::{Form, Out, say};
 /// Print the last records, and follow the log
 ///
 /// Lines are those of `dump`. With --follow it prints what is proved durable and nothing else, goes on
-/// beside the writer, through its crashes and recoveries, and ends with --for, when its output is closed,
+/// beside the writer, through its crashes and recoveries, and ends with --for, when its output is closed (noticed at the next record),
 /// or by a signal. What it printed is never taken back. Records that are gone are told on standard error.
 /// Where the log is damaged it ends, and the exit code is 1.
 #[derive(Debug, clap::Args)]
