@@ -8,6 +8,7 @@ mod killed;
 mod places;
 mod pressure;
 mod retire;
+mod reviewed;
 mod small_disk;
 mod spares;
 mod stress;

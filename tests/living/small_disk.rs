@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use planewal::{AppendError, Durability, Lsn, NoRoom, Options, ReadError, Verdict, View, Wal};
+use planewal::{AppendError, Durability, Lsn, NoRoom, OpenError, Options, ReadError, Verdict, View, Wal};
 
 const DIR: &str = "PLANEWAL_SMALL_DISK";
 const NAME: &str = "small_disk::a_full_file_system_stops_appends_and_nothing_else";
@@ -30,6 +30,18 @@ fn take_all(ballast: &Path) {
     let mut file = File::options().create(true).append(true).open(ballast).unwrap();
     for piece in [64 << 10, 4096, 512, 1] {
         while file.write_all(&vec![1; piece]).is_ok() {}
+    }
+}
+
+/// Opens the log that was just dropped: its last I/O may still have the lock.
+fn reopen(dir: &Path, options: &Options) -> Wal {
+    loop {
+        match Wal::open(dir, options.clone()) {
+            Err(OpenError::Locked { holder, .. }) if holder == Some(std::process::id()) => {
+                std::thread::yield_now();
+            }
+            opened => return opened.unwrap(),
+        }
     }
 }
 
@@ -68,7 +80,7 @@ fn inside(disk: &Path) {
     // Not a byte is left, and the process dies with a tail that is only written.
     take_all(&ballast);
     drop(wal);
-    let wal = Wal::open(&dir, options()).unwrap();
+    let wal = reopen(&dir, &options());
     assert!(wal.recovery().unclean);
     assert_eq!(wal.last(), Some(last));
     check(&dir, &wal, last);
@@ -93,7 +105,7 @@ fn inside(disk: &Path) {
     assert_eq!((written.number(), wal.durable()), (last.number() + 20, Some(last)));
     take_all(&ballast);
     drop(wal);
-    let wal = Wal::open(&dir, Options { spares: 0, ..options() }).unwrap();
+    let wal = reopen(&dir, &Options { spares: 0, ..options() });
     assert_eq!(wal.last(), Some(written));
     let mut reader = wal.read(wal.first()).unwrap();
     let mut read = None;

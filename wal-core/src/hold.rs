@@ -191,11 +191,10 @@ impl Holds {
         Ok(Hold { holds: Arc::clone(self), entry })
     }
 
-    /// A hold for somebody who reads from `lsn` on, which may lie above the durable mark; none if that is
-    /// retired already.
-    pub(crate) fn take_for_reading(self: &Arc<Self>, name: &str, lsn: Lsn) -> Option<Hold> {
+    /// A hold for somebody who reads from `lsn` on, which may lie above the durable mark.
+    pub(crate) fn take_for_reading(self: &Arc<Self>, name: &str, lsn: Lsn) -> Result<Hold, HoldError> {
         let most = Lsn::new(self.chain.durable() + 1).unwrap_or(Lsn::FIRST);
-        self.take(name, lsn.min(most)).ok()
+        self.take(name, lsn.min(most))
     }
 
     /// Every hold, the durable ones first, each kind by name.

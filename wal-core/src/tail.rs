@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::error::ReadError;
+use crate::error::{HoldError, ReadError};
 use crate::gate::{Gate, Watch, Watched};
 use crate::hold::Hold;
 use crate::lsn::Lsn;
@@ -71,6 +71,15 @@ impl Tail {
     ) -> Result<Tail, ReadError> {
         let hold = gate.holds.take_for_reading("tail", from);
         let reader = reader()?;
+        let hold = match hold {
+            // Decided to go, and still to be seen.
+            Err(HoldError::Retired { first, .. }) if gate.chain.first() < Some(first.number()) => {
+                return Err(ReadError::Retired { wanted: from, first });
+            }
+            // Below the first record there is what was given up, which needs no hold.
+            Err(HoldError::Retired { first, .. }) => gate.holds.take_for_reading("tail", first).ok(),
+            hold => hold.ok(),
+        };
         Ok(Tail { gate: Arc::clone(gate), reader, level: Durability::Synced, watch: Watch::default(), hold })
     }
 

@@ -25,7 +25,9 @@ use crate::usage::DiskUsage;
 /// A log, open for writing. Cheap to clone and to share; all methods take `&self`.
 ///
 /// Dropping the last clone writes what is staged, but syncs nothing and is no clean close; call
-/// [`close`](Wal::close) for that.
+/// [`close`](Wal::close) for that. It waits for nobody: I/O that is under way, such as room being made ahead, keeps
+/// the lock until it returns, mostly some milliseconds. Who opens the log again at once may be answered
+/// [`OpenError::Locked`] for so long, with the own process as holder; after `close` never.
 ///
 /// ```
 /// use planewal_core::{Lsn, Options, Wal};

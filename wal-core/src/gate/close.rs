@@ -39,6 +39,7 @@ impl Gate {
                 }
                 Err(error) => {
                     self.poison(&mut state, &error);
+                    state = self.wake(state);
                 }
             }
             self.ring();
@@ -148,7 +149,8 @@ impl Gate {
         let clean = self.clean_close(&state, newest.as_deref());
         let ready = state.ready.take();
         let result =
-            unlocked(&mut state, || self.write_clean_close(clean.filter(|_| vouched), ready.as_ref()));
+            without(&mut state, || self.write_clean_close(clean.filter(|_| vouched), ready.as_ref()));
+        debug_assert!(!state.writing && !state.syncing && state.busy == 0, "the lock goes with the last I/O");
         state.closed = true;
         if result.is_ok() {
             self.events.note(|| Event::Closed { last: state.next - 1 });

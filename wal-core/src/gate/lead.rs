@@ -1,5 +1,6 @@
 //! Leading: one write for a whole group, outside the lock.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,9 +11,7 @@ use crate::copy::CopyError;
 use crate::error::{AppendError, NoRoom, StorageError};
 use crate::frame::{FrameDraft, FrameKind, frame_bytes};
 use crate::options::Durability;
-use crate::prepare::discard;
 use crate::segment::LINK_FRAME_BYTES;
-use crate::sync::unlocked;
 use crate::wire::len_usize;
 
 /// Empty groups that are kept for their memory: one that fills while another is written.
@@ -78,6 +77,7 @@ impl Gate {
             // Who waits for a sync is woken by it, and not twice.
             state.writing = false;
             self.done.notify_all();
+            self.poke_thread(&state);
             self.release_if_idle(&state);
             return self.wake(state);
         }
@@ -113,8 +113,8 @@ impl Gate {
                         Ok(extended) => state = extended,
                         Err(error) => return (self.stall_again(&error), false),
                     }
-                } else if let Some(front) = state.staged.front_mut() {
-                    front.begins = true;
+                } else {
+                    state.restage(self.options.segment_bytes);
                 }
                 continue;
             }
@@ -173,6 +173,7 @@ impl Gate {
                 self.poison(&mut state, &error);
                 return (state, false);
             }
+            self.synced.notify_all();
         }
         if state.thread.is_none() && !state.finished.is_empty() {
             // Without the thread the older ones are sealed here; the one that is left now has its turn at
@@ -233,6 +234,7 @@ impl Gate {
     /// A group found no room in a place that was not really there: it stays staged and goes to a new
     /// segment, never again to that file.
     fn stall(&self, state: &mut Guard<'_>, mut group: Group, error: StorageError) {
+        let mut unused = None;
         match group.link.take() {
             Some(link) => {
                 // The segment never held anything: it is given up, and the link goes to the next.
@@ -245,12 +247,7 @@ impl Gate {
                 state.predecessor = (before.id != 0).then_some(before);
                 state.kept = link.kept;
                 state.branch = link.branch;
-                if let Some(unused) = state.active.take() {
-                    let given_up = without(state, || self.give_up(&unused));
-                    if let Err(error) = given_up {
-                        self.poison(state, &error);
-                    }
-                }
+                unused = state.active.take();
             }
             None => self.finish_active(state),
         }
@@ -259,6 +256,13 @@ impl Gate {
         group.begins = true;
         state.staged.push_front(group);
         state.restage(self.options.segment_bytes);
+        // Last: who comes meanwhile finds a log that is full.
+        if let Some(unused) = unused {
+            let given_up = without(state, || self.give_up(&unused));
+            if let Err(error) = given_up {
+                self.poison(state, &error);
+            }
+        }
     }
 
     /// Writes down that a segment's file is no part of the log, and removes it.
@@ -268,12 +272,14 @@ impl Gate {
         control.state.begun.retain(|begun| begun.file != row);
         control.state.abandoned.push(row);
         control.write_both()?;
-        discard(&*self.chain.storage, &active.segment.name);
-        self.chain
-            .storage
-            .sync_dir()
-            .map_err(|error| StorageError::new("sync", self.chain.storage.describe(), error))?;
-        control.state.abandoned.retain(|gone| *gone != row);
+        let storage = &self.chain.storage;
+        let removed = storage.remove(&active.segment.name);
+        storage.sync_dir().map_err(|error| StorageError::new("sync", storage.describe(), error))?;
+        // What is still there has to stay known; the next open removes it.
+        let gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+        if removed.map_or_else(gone, |()| true) {
+            control.state.abandoned.retain(|gone| *gone != row);
+        }
         Ok(())
     }
 
@@ -282,24 +288,32 @@ impl Gate {
         self: &'a Arc<Self>,
         mut state: Guard<'a>,
     ) -> Result<Guard<'a>, AppendError> {
-        let Some(pending) = state.pending_copy.take() else { return Ok(state) };
+        if let Some(refusal) = self.refusal(&state) {
+            return Err(refusal);
+        }
+        let Some(pending) = state.pending_copy.clone() else { return Ok(state) };
         // Nobody may write or sync meanwhile: the tail is not durable because it is written.
         (state.writing, state.syncing) = (true, true);
-        let result = unlocked(&mut state, || pending.run(&mut self.control.lock()));
+        let copied = without(&mut state, || Ok(pending.run(&mut self.control.lock())));
+        let result = copied.unwrap_or_else(|error| Err(CopyError::Failed(error)));
         (state.writing, state.syncing) = (false, false);
         self.ring();
         match result {
             Ok(predecessor) => {
+                state.pending_copy = None;
                 state.predecessor = Some(predecessor);
                 self.found_room(&mut state);
                 Ok(state)
             }
             Err(CopyError::NoRoom(error)) => {
-                state.pending_copy = Some(pending);
                 let error = self.note_full(&mut state, error);
                 Err(AppendError::Full(NoRoom::Disk(error)))
             }
-            Err(CopyError::Failed(error)) => Err(AppendError::Poisoned(self.poison(&mut state, &error))),
+            Err(CopyError::Failed(error)) => {
+                let poison = self.poison(&mut state, &error);
+                drop(self.wake(state));
+                Err(AppendError::Poisoned(poison))
+            }
         }
     }
 }

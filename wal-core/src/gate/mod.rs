@@ -232,7 +232,8 @@ struct State {
     full: Option<(Instant, Arc<StorageError>)>,
     /// Segments to be synced, if need be, and sealed.
     finished: VecDeque<Arc<Active>>,
-    pending_copy: Option<PendingCopy>,
+    /// Stays until it is copied: nothing is appended before that.
+    pending_copy: Option<Arc<PendingCopy>>,
     poison: Option<Arc<Poison>>,
     /// The durable LSN that frames or slots on disk testify to.
     testified: u64,
@@ -357,7 +358,7 @@ impl Gate {
             stalled: false,
             full: None,
             finished: VecDeque::new(),
-            pending_copy: start.pending_copy,
+            pending_copy: start.pending_copy.map(Arc::new),
             poison: None,
             testified,
             last_commit: Instant::now(),
@@ -410,7 +411,7 @@ impl Gate {
         if level == Durability::Buffered {
             self.leave_to_thread(state);
         } else {
-            self.wait_for(state, receipt.last.number(), level)?;
+            self.wait_for(state, receipt.last.number(), level, None)?;
         }
         Ok(receipt)
     }
@@ -444,7 +445,7 @@ impl Gate {
         if lsn.number() >= state.next {
             return Err(AppendError::NotYetAppended { lsn });
         }
-        self.wait_for(state, lsn.number(), level)
+        self.wait_for(state, lsn.number(), level, None).map(|_| ())
     }
 
     /// Waits until everything appended so far is durable.
@@ -466,7 +467,7 @@ impl Gate {
         match &state.poison {
             Some(poison) => Some(AppendError::Poisoned(Arc::clone(poison))),
             None if state.closed || state.closing => Some(AppendError::Closed),
-            None => None,
+            None => state.is_over().then_some(AppendError::Abandoned),
         }
     }
 
@@ -478,22 +479,27 @@ impl Gate {
         }
     }
 
-    /// Waits, and does what is to be done if nobody else does it.
+    /// Waits, and does what is to be done if nobody else does it; answers whether the mark was reached in
+    /// time. I/O of its own it does not interrupt.
     fn wait_for<'a>(
         self: &'a Arc<Self>,
         mut state: Guard<'a>,
         lsn: u64,
         level: Durability,
-    ) -> Result<(), AppendError> {
+        until: Option<Instant>,
+    ) -> Result<bool, AppendError> {
         let syncs = level == Durability::Synced;
         loop {
             if let Some(outcome) = self.outcome(&state, lsn, level) {
-                return outcome;
+                return outcome.map(|()| true);
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(false);
             }
             if self.chain.written() >= lsn {
                 // Only the sync is missing.
                 if state.syncing {
-                    self.synced.wait(&mut state);
+                    self.rest(&mut state, &self.synced, until);
                 } else if state.pending_copy.is_some() {
                     state = self.copy_pending_tail(state)?;
                 } else {
@@ -501,13 +507,24 @@ impl Gate {
                 }
             } else if state.writing || (syncs && state.syncing) {
                 // Who wants a sync joins the group that fills while one is under way.
-                self.rung_for(level).wait(&mut state);
+                self.rest(&mut state, self.rung_for(level), until);
             } else if state.stalled {
                 // Not while a segment is being made: ids go into the chain in their order.
                 self.done.wait_for(&mut state, STALL_RETRY);
                 state = self.lead_if_free(state);
             } else {
                 state = self.lead(state, if syncs { Next::Sync } else { Next::HandOver });
+            }
+        }
+    }
+
+    /// Waits for a bell, until a moment at most; answers whether that has come.
+    fn rest(&self, state: &mut Guard<'_>, bell: &Condvar, until: Option<Instant>) -> bool {
+        match until {
+            Some(until) => bell.wait_until(state, until).timed_out(),
+            None => {
+                bell.wait(state);
+                false
             }
         }
     }

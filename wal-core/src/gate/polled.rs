@@ -88,13 +88,7 @@ impl Gate {
     pub(crate) fn watch_until(&self, lsn: u64, level: Durability, until: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         while matches!(self.watched_in(&state, lsn, level), Watched::Waiting) {
-            let timed_out = match until {
-                None => {
-                    self.rung_for(level).wait(&mut state);
-                    false
-                }
-                Some(until) => self.rung_for(level).wait_until(&mut state, until).timed_out(),
-            };
+            let timed_out = self.rest(&mut state, self.rung_for(level), until);
             if timed_out {
                 return !matches!(self.watched_in(&state, lsn, level), Watched::Waiting);
             }
@@ -159,7 +153,7 @@ impl Gate {
         }
         if state.thread.is_none() {
             // Without the thread there is nobody else: polling does the work.
-            return Poll::Ready(self.wait_for(state, lsn.number(), level));
+            return Poll::Ready(self.wait_for(state, lsn.number(), level, None).map(|_| ()));
         }
         if *number == 0 {
             *number = state.wakers.new_number();
@@ -194,20 +188,14 @@ impl Gate {
             if let Some(outcome) = self.outcome(&state, lsn.number(), level) {
                 return outcome.map(|()| true);
             }
-            // Without the thread nobody else would do it, unless somebody is about to.
-            if state.thread.is_none() && (until.is_none() || !(state.writing || state.syncing)) {
-                return self.wait_for(state, lsn.number(), level).map(|()| true);
+            // Without the thread nobody else would do it.
+            if state.thread.is_none() {
+                return self.wait_for(state, lsn.number(), level, until);
             }
             self.ask_thread(&mut state, lsn.number(), level);
-            match until {
-                None => self.rung_for(level).wait(&mut state),
-                Some(until) => {
-                    if self.rung_for(level).wait_until(&mut state, until).timed_out() {
-                        return self
-                            .outcome(&state, lsn.number(), level)
-                            .map_or(Ok(false), |o| o.map(|()| true));
-                    }
-                }
+            if self.rest(&mut state, self.rung_for(level), until) {
+                let outcome = self.outcome(&state, lsn.number(), level);
+                return outcome.map_or(Ok(false), |outcome| outcome.map(|()| true));
             }
         }
     }

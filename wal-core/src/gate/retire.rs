@@ -90,7 +90,7 @@ impl Gate {
     pub(crate) fn hold_everything(&self, name: &str) -> Option<Hold> {
         let _alone = self.retiring.lock();
         let first = self.chain.first().unwrap_or_else(|| self.chain.next());
-        self.holds.take_for_reading(name, Lsn::new(first)?)
+        self.holds.take_for_reading(name, Lsn::new(first)?).ok()
     }
 
     /// Changes a durable hold in both slots before it returns.
@@ -140,7 +140,11 @@ impl Gate {
         self.release_if_idle(&state);
         outcome.map_err(|error| match error.is_full() {
             true => Refused::Full(error),
-            false => Refused::Poisoned(self.poison(&mut state, &error)),
+            false => {
+                let poison = self.poison(&mut state, &error);
+                drop(self.wake(state));
+                Refused::Poisoned(poison)
+            }
         })
     }
 

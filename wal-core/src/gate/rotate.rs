@@ -79,7 +79,11 @@ impl Gate {
                 self.release_if_idle(&state);
                 Ok(state)
             }
-            Err(error) => Err(self.failed_preparation(&mut state, error)),
+            Err(error) => {
+                let error = self.failed_preparation(&mut state, error);
+                drop(self.wake(state));
+                Err(error)
+            }
         }
     }
 
@@ -147,7 +151,9 @@ impl Gate {
         state.preparing = false;
         state.busy -= 1;
         if let Err(error) = made {
-            return Err(self.failed_preparation(&mut state, error));
+            let error = self.failed_preparation(&mut state, error);
+            drop(self.wake(state));
+            return Err(error);
         }
         if let Some(how) = state.ready.as_ref().map(|ready| ready.how) {
             self.note_allocation(&mut state, how);

@@ -381,12 +381,12 @@ impl Gate {
         }
         self.release(&mut state, reserved);
         *holds = false;
-        let target = state.target(wanted, self.options.group_bytes).unwrap_or({
-            if state.beginnings() == 0 && !state.stalled { Target::Begin } else { Target::Follow }
-        });
-        let receipt = self.put(&mut state, batch, level, target);
-        if state.stalled {
-            // There is no place for anything until there is room; then this goes behind the others.
+        let next = !state.stalled && state.ready_takes(frame_bytes(wanted.body));
+        let target = state.target(wanted, self.options.group_bytes).or_else(|| next.then_some(Target::Begin));
+        let receipt = self.put(&mut state, batch, level, target.unwrap_or(Target::Follow));
+        if target.is_none() {
+            // A group that found no room has taken that of the permits: this goes behind the others when
+            // there is some.
             state.restage(self.options.segment_bytes);
         }
         Ok((state, receipt))
