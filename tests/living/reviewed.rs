@@ -219,3 +219,65 @@ fn no_tail_lives_without_its_hold() {
         drop(above);
     });
 }
+
+// Who leads with a time limit may be gone before the sync: those behind it are told all the same.
+#[test]
+fn a_leader_whose_time_is_up_leaves_nobody_asleep() {
+    let storage = FaultStorage::new(Arc::new(MemStorage::new(69)));
+    let wal = Wal::open_on(Arc::new(storage.clone()), quiet()).unwrap();
+    wal.commit(&mut filled(10)).unwrap();
+    let ticket = wal.submit(&mut filled(10)).unwrap();
+    storage.inject(Fault::hang().at(Op::Write, 1).on_name("1.wal"));
+    thread::scope(|scope| {
+        let limited = scope.spawn(|| ticket.wait_timeout(Duration::from_millis(1)));
+        assert!(storage.wait_hung());
+        let behind = scope.spawn(|| wal.commit(&mut filled(10)));
+        while wal.last() < Some(lsn(3)) {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_millis(5));
+        storage.release();
+        limited.join().unwrap().unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        while !behind.is_finished() && Instant::now() < until {
+            thread::yield_now();
+        }
+        let asleep = !behind.is_finished();
+        // Wakes it, so that this test can end whatever happened.
+        wal.sync().unwrap();
+        behind.join().unwrap().unwrap();
+        assert!(!asleep, "nobody told it that there is a sync to be made");
+    });
+}
+
+#[test]
+fn a_storage_that_panics_while_a_tail_is_copied_leaves_nobody_waiting() {
+    let disk = MemStorage::new(70);
+    {
+        let wal = Wal::open_on(Arc::new(disk.clone()), quiet()).unwrap();
+        wal.commit(&mut filled(10)).unwrap();
+        wal.commit_as(&mut filled(100), Durability::Written).unwrap();
+    }
+    let storage = FaultStorage::new(Arc::new(disk.clone()));
+    storage.inject(Fault::error(ErrorKind::StorageFull).at(Op::Write, 1).on_name("00002.wal.tmp"));
+    let wal = Wal::open_on(Arc::new(storage.clone()), quiet()).unwrap();
+    assert!(wal.recovery().copy_pending);
+    storage.on_call(|op, name| assert!(op != Op::Create || !name.ends_with(".tmp"), "a storage with a bug"));
+    assert!(matches!(wal.commit(&mut filled(10)), Err(AppendError::Poisoned(_))));
+    assert!(matches!(wal.sync(), Err(AppendError::Poisoned(_))));
+    assert!(wal.close().is_err());
+    reopens(&disk, Some(lsn(2)));
+}
+
+#[test]
+fn a_storage_that_panics_in_the_clean_close_lets_the_lock_go() {
+    let disk = MemStorage::new(71);
+    let storage = FaultStorage::new(Arc::new(disk.clone()));
+    let wal = Wal::open_on(Arc::new(storage.clone()), quiet()).unwrap();
+    wal.commit(&mut filled(10)).unwrap();
+    storage.on_call(|op, name| assert!(op != Op::Write || name != "planewal.ctl", "a storage with a bug"));
+    assert!(wal.close().is_err());
+    assert!(matches!(wal.commit(&mut filled(10)), Err(AppendError::Closed)));
+    let again = Wal::open_on(Arc::new(disk), quiet()).unwrap();
+    assert!(again.recovery().unclean && again.last() == Some(lsn(1)));
+}

@@ -284,11 +284,6 @@ impl Chain {
         self.segments.read().last().cloned()
     }
 
-    /// Forgets the segments before `id`, which nobody reads here any more.
-    pub(crate) fn forget_before(&self, id: u64) {
-        self.segments.write().retain(|segment| segment.id >= id);
-    }
-
     /// Replaces the segments from `id` on: recovery copied what of them is kept.
     pub(crate) fn replace_from(&self, id: u64, segments: impl IntoIterator<Item = Segment>) {
         let mut all = self.segments.write();
@@ -296,7 +291,7 @@ impl Chain {
         all.extend(segments.into_iter().map(Arc::new));
     }
 
-    /// Takes the segments before `id` off the chain: they are retired. Readers in them keep what they have open.
+    /// Takes the segments before `id` off the chain: they are retired, or nobody reads them here. Readers in them keep what they have open.
     pub(crate) fn retire_before(&self, id: u64) -> Vec<Arc<Segment>> {
         let mut segments = self.segments.write();
         let retired = segments.partition_point(|segment| segment.id < id);

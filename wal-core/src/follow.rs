@@ -253,7 +253,7 @@ impl Follow {
     fn forget_what_was_read(&mut self) {
         let reading = self.reader.segment_id();
         if reading != self.reading {
-            self.chain.forget_before(reading.unwrap_or(0));
+            drop(self.chain.retire_before(reading.unwrap_or(0)));
             self.reading = reading;
         }
     }

@@ -62,7 +62,8 @@ impl Ticket {
     }
 
     /// Waits at most so long; `None` if the batch is not as durable as asked by then. Leaves the work to
-    /// others, as polling does.
+    /// others, as polling does; without the I/O thread it does the work itself, and no write or sync of its own
+    /// is cut short by the limit.
     ///
     /// # Errors
     /// As [`Ticket::wait`].

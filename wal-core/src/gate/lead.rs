@@ -118,10 +118,7 @@ impl Gate {
                 }
                 continue;
             }
-            let fits = state.ready.as_ref().is_some_and(|ready| {
-                let limit = ready.room.min(ready.header.capacity - seal_reserve(ready.header.capacity));
-                START + frame_bytes(body) <= limit
-            });
+            let fits = state.ready_limit().is_some_and(|limit| START + frame_bytes(body) <= limit);
             if fits && !state.extending {
                 return self.begin_next(state, first);
             }

@@ -185,7 +185,6 @@ impl Active {
 /// Permits that are outstanding.
 #[derive(Debug, Default)]
 struct Reserved {
-    permits: u32,
     /// Bytes of body that they may bring.
     bodies: u64,
     /// Bytes in the file, each in a frame of its own.
@@ -513,7 +512,8 @@ impl Gate {
                 self.done.wait_for(&mut state, STALL_RETRY);
                 state = self.lead_if_free(state);
             } else {
-                state = self.lead(state, if syncs { Next::Sync } else { Next::HandOver });
+                // Whose time may be up before the sync promises none.
+                state = self.lead(state, if syncs && until.is_none() { Next::Sync } else { Next::HandOver });
             }
         }
     }

@@ -122,7 +122,7 @@ impl Gate {
         state.preparing = true;
         state.busy += 1;
         // What permits rely on stays until there is something larger.
-        let unfit = if state.reserved.permits == 0 { state.ready.take() } else { None };
+        let unfit = if state.reserved.frames == 0 { state.ready.take() } else { None };
         let replaces = state.ready.is_some();
         let made = without(&mut state, || {
             unfit.map_or(Ok(()), |unfit| self.forget_prepared(&unfit))?;

@@ -41,7 +41,7 @@ impl State {
     }
 
     /// How far frames may go in the segment that is ready.
-    fn ready_limit(&self) -> Option<u64> {
+    pub(super) fn ready_limit(&self) -> Option<u64> {
         let ready = self.ready.as_ref()?;
         Some(ready.room.min(ready.header.capacity - seal_reserve(ready.header.capacity)))
     }
@@ -305,7 +305,7 @@ impl Gate {
             if !clear {
                 continue;
             }
-            let alone = state.reserved.permits == 0 && state.staged_bytes == 0;
+            let alone = state.reserved.frames == 0 && state.staged_bytes == 0;
             let bodies = state.reserved.bodies + body;
             if !alone && state.staged_bytes + bodies > self.options.staging_bytes {
                 state = self.drain(state, for_room)?;
@@ -313,7 +313,6 @@ impl Gate {
             }
             let frames = state.reserved.frames + frame_bytes(body);
             if state.covers(frames, state.end) {
-                state.reserved.permits += 1;
                 state.reserved.bodies = bodies;
                 state.reserved.frames = frames;
                 return Ok(());
@@ -393,7 +392,6 @@ impl Gate {
     }
 
     fn release(&self, state: &mut State, body: u64) {
-        state.reserved.permits -= 1;
         state.reserved.bodies -= body;
         state.reserved.frames -= frame_bytes(body);
         self.done.notify_all();
